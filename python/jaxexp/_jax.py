@@ -9,6 +9,7 @@ import copy
 import functools
 import importlib
 import itertools
+import operator
 import os
 import sys
 import warnings
@@ -271,18 +272,21 @@ def symbolic_dim_bounds(dimension: Any) -> tuple[float, float]:
     return bounds(dimension)
 
 
+# What JAX's objects do not say in public.
+key_implementation = operator.attrgetter("_impl")  # of a dtype of PRNG keys: has a `name`, and the `key_shape` of data
+executable_of = operator.attrgetter("_executable")  # of a `Compiled`; its `unsafe_call` takes and returns flat arrays
+parts_of_executable = operator.attrgetter("_unloaded_executable")  # of that; has the fields of `UnloadedMeshExecutable`
+hlo_of_gspmd_sharding = operator.attrgetter("_hlo_sharding")
+computation_of = operator.attrgetter("_lowering")  # of a `Lowered`: the module, and facts about it in `compile_args`
+name_of_mode = operator.attrgetter("_name")  # of a setting in `modes`
+
+
 def key_dtype(implementation: str) -> Any:
     """The dtype of PRNG keys made by a built-in implementation, such as "threefry2x32"."""
     return _key_dtype(_key_implementations[implementation])
 
 
-def key_implementation(dtype: Any) -> Any:
-    """The implementation of PRNG keys of a dtype: it has a `name`, and the `key_shape` of their data."""
-    return dtype._impl
-
-
 def device_assignment(sharding: Any) -> list[Any]:
-    """The devices of a sharding, in its order."""
     return list(sharding._device_assignment)
 
 
@@ -291,22 +295,11 @@ def has_logical_devices(sharding: Any) -> bool:
     return getattr(sharding, "_logical_device_ids", None) is not None
 
 
-def executable_of(compiled: Any) -> Any:
-    """The object that a `jax.stages.Compiled` calls. Its `unsafe_call` takes and returns flat arrays."""
-    return compiled._executable
-
-
-def parts_of_executable(executable: Any) -> Any:
-    """The parts of such an object; its attributes include the fields of `UnloadedMeshExecutable`."""
-    return executable._unloaded_executable
-
-
 def platform_name(backend: str | None = None) -> str:
     return str(xla_bridge.canonicalize_platform(backend or xla_bridge.default_backend()))
 
 
 def any_symbolic(avals: Sequence[Any]) -> bool:
-    """Whether any of these abstract values has a symbolic dimension."""
     return not all(core.is_constant_shape(aval.shape) for aval in avals)
 
 
@@ -329,7 +322,6 @@ create_aval = getattr(ShapedArray, "_create", None)
 
 
 def dim_vars(dimension: Any) -> set[str]:
-    """The dimension variables of one dimension, constant or symbolic."""
     names: set[str] = dimension._get_vars() if is_symbolic_dim(dimension) else set()
     return names
 
@@ -441,10 +433,6 @@ def with_more_scan_constants(params: dict[str, Any], count: int) -> dict[str, An
     return {**params, "ft_in": flattree.pack((flattree.nones(count + len(constants)), *others))}
 
 
-def hlo_of_gspmd_sharding(sharding: Any) -> Any:
-    return sharding._hlo_sharding
-
-
 def abstract_mesh_like(sharding: Any, sizes: tuple[int, ...], names: tuple[str, ...]) -> Any:
     """A mesh for the devices of a sharding that has none, with the axis types that JAX gives by default."""
     device_from = getattr(mesh, "abstract_device_from", None)  # since JAX 0.11: a mesh can say what its devices are
@@ -469,13 +457,8 @@ def with_jaxpr(traced: Any, jaxpr: Any) -> Any:
 def with_first_argument(
     traced: Any, jaxpr: Any, first: dict[str, Any], in_front: Callable[[dict[str, Any], int], None]
 ) -> Any:
-    """A `jax.stages.Traced` with another jaxpr, which takes a dict of arrays before the other arguments.
-
-    Args:
-        traced: the traced function.
-        jaxpr: the other jaxpr.
-        first: specs of the arrays, by their names.
-        in_front: adds so many entries in front of what parameters have for each argument, in place.
+    """A `jax.stages.Traced` with another jaxpr, which takes a dict of arrays, of these specs, before the other
+    arguments. `in_front` adds so many entries in front of what parameters have for each argument, in place.
     """
     # What JAX knows of an argument besides its type: above all, its devices.
     alone: Any = jax.jit(lambda first: None, keep_unused=True).trace(first)
@@ -485,11 +468,6 @@ def with_first_argument(
     made._in_tree = flatten_for_tracing(((dict.fromkeys(first, 0), *args), kwargs))[1]
     made._meta_tys_flat = [*alone._meta_tys_flat, *traced._meta_tys_flat]
     return made
-
-
-def computation_of(lowered: Any) -> Any:
-    """The computation in a `jax.stages.Lowered`: the module, and facts about it in `compile_args`."""
-    return lowered._lowering
 
 
 def platforms_of(computation: Any) -> tuple[str, ...]:
@@ -525,13 +503,11 @@ def jax_dtype_kinds() -> dict[Any, int]:
 
 
 def proto_of_hlo_sharding(sharding: Any) -> bytes:
-    """An HloSharding as a serialized xla.OpSharding."""
     proto: bytes = sharding.to_proto().SerializeToString()
     return proto
 
 
 def newest_stablehlo() -> str:
-    """The newest version of StableHLO that the installed jaxlib writes."""
     return str(hlo.get_current_version())
 
 
@@ -550,11 +526,6 @@ def registered_custom_calls(platform: str) -> Any:
     """The targets of the custom calls that were registered for a platform, typed and untyped."""
     # Untyped ones are under XLA's own name for the platform, typed ones under each of its names.
     return xla_client.custom_call_targets(_xla_platform_names.get(platform, platform))
-
-
-def name_of_mode(mode: Any) -> str:
-    """The name of a setting in `modes`."""
-    return str(mode._name)
 
 
 def dispatched(name: str, plain: Callable[..., Any], miss: Callable[..., Any]) -> Any:

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from jaxexp import _jax, _native
-from jaxexp._errors import ExportTypeError, UnsupportedError
+from jaxexp._errors import ExportPicklingError, ExportTypeError, UnsupportedError
+from jaxexp._kernel.artifact.words import check_flags
 from jaxexp._kernel.call import first_argument
 from jaxexp._kernel.function import data, sharding, vjps
 from jaxexp._kernel.function.data import NO_FACTS, E, ExportedData, Facts, facts_of
 from jaxexp._kernel.function.vjps import DerivedVjp
 from jaxexp._kernel.module import meshes
-from jaxexp._kernel.write.options import PLAIN, Writing, check_types
+from jaxexp._kernel.write.options import PLAIN, Writing
 
 # --- functions of the two libraries: an `Exported` of `jax.export`, and one of jaxexp ---------------------------------
 
@@ -307,7 +308,7 @@ class Function(ExportedData):
         """The options of `serialize`, with sizes and padded dimensions that were checked. `cases` are those of `save`,
         whose arguments are used for that.
         """
-        check_types(trailer, strict)
+        check_flags(trailer=trailer, strict=strict)
         found: Sequence[Mapping[str, int]] | None = None
         padded: tuple[str, ...] | None = None
         if sizes is not None or pad is not None:
@@ -365,7 +366,12 @@ class Function(ExportedData):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles a function as its artifact; a loaded one keeps the VJPs that it was loaded with."""
-        data.check_picklable(self)
+        if self.has_vjp() and not data.is_loaded(self):
+            raise ExportPicklingError(
+                f"cannot pickle {self.fun_name}: its VJPs are made when they are needed, and pickle does not know how "
+                "many to keep. Pickle the result of serialize(vjp_order=...), or the function without VJPs, "
+                "dataclasses.replace(exported, _get_vjp=None)"
+            )
         blob = bytes(self.serialize(vjps.stored_orders(self)))
         return copyreg.__newobj__, (type(self),), (blob, data.facts_of(self).apart())  # type: ignore[attr-defined]
 

@@ -81,7 +81,7 @@ def test_the_table_has_all_tags() -> None:
     judged = {make(1)[0] for make in CHOSEN.values()} | {make([])[0] for make in CONTAINERS.values()}
     not_hashable = {"list", "array"}
     with_secret_or_few = {"bytes", "float", "dtype", "type", "enum", "constant", "ellipsis"}  # of one hash
-    assert judged | not_hashable | with_secret_or_few | {"opaque", "slice"} == set(library_nodes._FROM)
+    assert judged | not_hashable | with_secret_or_few | {"slice"} == set(library_nodes._FROM)
 
 
 @each("container", CONTAINERS)

@@ -49,7 +49,6 @@ def philox(counter: Sequence[np.ndarray], key: tuple[int, int]) -> list[np.ndarr
 
 
 def _blocks(seed: int, start: int, count: int) -> list[np.ndarray]:
-    """The words of some blocks: four arrays."""
     number = np.arange(start, start + count, dtype=np.uint64)
     zero = np.zeros_like(number)
     return philox((number & _LOW, number >> _32, zero, zero), (seed & 0xFFFFFFFF, seed >> 32))
@@ -103,9 +102,8 @@ OF_TOLERANCES = MEASURED, MEASURED_BY, UNSTABLE = "measured", "measured by", "un
 
 
 class Held(NamedTuple):
-    """How an array of a dtype of JAX is held: as one of NumPy, of which a random key has several numbers.
-
-    `ml_dtypes` has the dtypes that NumPy has not.
+    """How an array of a dtype of JAX is held: as one of NumPy or `ml_dtypes`, of which a random key has several
+    numbers.
     """
 
     dtype: np.dtype[Any]
@@ -117,12 +115,7 @@ class Held(NamedTuple):
 
 
 def storage(dtype: str) -> Held:
-    """How arrays of a dtype of JAX are held, by its name.
-
-    Raises:
-        ExportError: the format has no such dtype.
-        ImportError: it needs `ml_dtypes`, which is not installed.
-    """
+    """How arrays of a dtype of JAX are held, by its name."""
     if dtype in _KEY_WORDS:
         return Held(np.dtype(np.uint32), (_KEY_WORDS[dtype],))
     if dtype == FLOAT0:
@@ -386,12 +379,7 @@ NO_FILES = Table()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cases:
-    """The cases of a function and its VJPs.
-
-    Attributes:
-        all: the cases.
-        table: the files that arrays of them are in.
-    """
+    """The cases of a function and its VJPs, and the files that arrays of them are in."""
 
     all: tuple[Case, ...]
     table: Table = NO_FILES
@@ -486,7 +474,6 @@ def with_values(case: Case, change: Callable[[Value], Value]) -> Case:
 
 
 def is_in_files(case: Case) -> bool:
-    """Whether arrays of a case are in a file beside the artifact."""
     return any(value.tensor is not None for value in values_of(case))
 
 

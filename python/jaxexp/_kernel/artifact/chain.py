@@ -21,11 +21,7 @@ def chain(artifact: Artifact) -> Iterator[Artifact]:
 
 
 def check_modules(artifact: Artifact) -> None:
-    """Compares the modules of a function and of its VJPs with their digests, and checks their bytecode.
-
-    Raises:
-        DeserializationError: one of them is damaged.
-    """
+    """Compares the modules of a function and of its VJPs with their digests, and checks their bytecode."""
     checked = set()  # functions of a hostile artifact may share a module
     for order, link in enumerate(chain(artifact)):
         module = link.module()

@@ -23,11 +23,7 @@ def to_json(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 
 def from_json(texts: Mapping[str, str]) -> dict[str, Any]:
-    """The values behind the texts.
-
-    Raises:
-        DeserializationError: a text is not JSON.
-    """
+    """The values behind the texts."""
     return {key: _value(key, text) for key, text in texts.items()}
 
 

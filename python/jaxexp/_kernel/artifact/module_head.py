@@ -16,15 +16,8 @@ from jaxexp import _native
 
 
 class Bytecode(NamedTuple):
-    """The head of a module.
-
-    Attributes:
-        producer: who wrote it, such as ``"StableHLO_v1.13.0"``.
-        stablehlo: the version of StableHLO that it was written for, from `producer`; None if that has none.
-        dialects: the names of its dialects.
-        operations: the full names of the kinds of operations in it, such as ``"vhlo.add_v1"``.
-        attribute_codes: pairs of a dialect and its number for a kind of attribute.
-        type_codes: pairs of a dialect and its number for a kind of type.
+    """The head of a module: who wrote it, and for which version of StableHLO, if that says it; its dialects, the full
+    names of its kinds of operations, and pairs of a dialect and its number for a kind of attribute or type.
     """
 
     producer: str
@@ -49,7 +42,6 @@ def stablehlo_of(producer: str | None) -> str | None:
 
 
 def is_for_newer(module: bytes | memoryview, stablehlo: str) -> bool:
-    """Whether a module names a newer version of StableHLO than this one."""
     version = stablehlo_of(producer(module))
     numbers = [tuple(map(int, one.split("."))) for one in (version or "0", stablehlo)]
     return numbers[0] > numbers[1]

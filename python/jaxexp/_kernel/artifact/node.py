@@ -33,11 +33,8 @@ _LONGEST_TEXT = 1 << 10  # characters of shown text
 
 
 class Key(NamedTuple):
-    """How a child is found in its parent: as an attribute, an item, or only by its position.
-
-    Attributes:
-        kind: "attribute", "item" or "position".
-        value: the name of the attribute, the key or index of the item, or the position.
+    """How a child is found in its parent: as an "attribute" of a name, as an "item" of a key or index, or only by its
+    "position".
     """
 
     kind: str
@@ -142,12 +139,8 @@ class Description:
 
 
 class Auxdata:
-    """Auxiliary data that the functions of a registered class made. Many nodes may share it, so it is read once.
-
-    Attributes:
-        encoded: the bytes.
-        fields: the fields of a namedtuple, if the bytes list them; otherwise None.
-        data: the bytes as a value.
+    """Auxiliary data that the functions of a registered class made; `fields` are those of a namedtuple, if the bytes
+    list them. Many nodes may share it, so it is read once.
     """
 
     __slots__ = ("data", "digest", "encoded", "fields")
@@ -209,7 +202,6 @@ def _listed_fields(auxdata: bytes) -> tuple[str, ...] | None:
 
 
 def canonical(module: str, qualname: str, is_namedtuple: bool, keys: Iterable[Key], data: Any) -> bytes:
-    """The one encoding of a description."""
     fields = {
         "version": VERSION,
         "class": [module, qualname],
@@ -384,12 +376,8 @@ def _cut(text: str) -> str:
 
 
 def shown_node(auxdata: bytes, name: str | None) -> tuple[str | None, tuple[str, ...]] | None:
-    """The name of a node's class and its children's keys, for people; None for bytes that do not say them.
-
-    Args:
-        auxdata: the auxiliary data.
-        name: the serialized name, if it says what the data is; None for the name of any class that was registered. The
-            data of that class does not have the name of the class.
+    """The name of a node's class and its children's keys, for people; None for bytes that do not say them. The
+    serialized name says what the data is; None stands for any class that was registered.
     """
     if name != NAME:
         fields = _listed_fields(auxdata)
@@ -564,15 +552,8 @@ _WITH_SECRET = (str, bytes)
 
 
 def most_of_one_hash(values: Sequence[Any], inside: int = 1) -> int:
-    """The most values that Python may compare to find one of these.
-
-    Args:
-        values: the elements of a set, or the keys of a dict.
-        inside: the same for sets inside of the values: comparing two values may compare as many of their elements.
-
-    Raises:
-        ValueError: more than `MOST_OF_ONE_HASH`, or more than `MOST_VALUES` values that are not texts.
-        TypeError: a value has no hash.
+    """The most values that Python may compare to find one of these elements of a set or keys of a dict; `inside` is the
+    same for sets inside of them. A ValueError if there are too many of one hash, or that are not texts.
     """
     chosen = [value for value in values if type(value) not in _WITH_SECRET]
     if not chosen:
@@ -602,12 +583,7 @@ def all_strings(keys: Iterable[Any]) -> bool:
 
 
 def keys_to_bytes(keys: Iterable[Any], refusal: type[SerializationError]) -> bytes:
-    """The encoding of a dict's keys, in their order.
-
-    Raises:
-        SerializationError: as a `refusal`, if a key has a type that cannot be stored, or if two keys would be read as
-            one, or if too many have the same hash.
-    """
+    """The encoding of a dict's keys, in their order."""
     keys = tuple(keys)
     tagged = [_tagged(key, key, refusal) for key in keys]
     if len({json.dumps(key) for key in tagged}) < len(keys):
@@ -659,11 +635,7 @@ _FROM_TEXT: dict[str, Callable[[str], Any]] = {
 
 
 def keys_from_bytes(auxdata: bytes) -> tuple[Any, ...]:
-    """The inverse of `keys_to_bytes`. NaN is read as `math.nan`: in Python, a NaN key equals only the same object.
-
-    Raises:
-        ValueError: the bytes are not what `keys_to_bytes` returns for some keys.
-    """
+    """The inverse of `keys_to_bytes`. NaN is read as `math.nan`: in Python, a NaN key equals only the same object."""
     try:
         decoded = json.loads(auxdata)
         version = decoded["version"]

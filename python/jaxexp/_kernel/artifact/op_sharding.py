@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 # The numbers of the message's fields and of its types of shardings (xla_data.proto in OpenXLA).
 _TYPE, _TILE_SHAPE, _TILE_DIMS, _TILE_DEVICES, _TUPLE, _REPLICATE_LAST, _METADATA = range(1, 8)
 _LAST_TILE_DIMS, _IOTA_DIMS, _IOTA_TRANSPOSED, _IS_GROUP, _GROUP, _GROUP_TYPE = range(8, 14)
+_OF_NUMBERS = (_TILE_DIMS, _TILE_DEVICES, _LAST_TILE_DIMS, _IOTA_DIMS, _IOTA_TRANSPOSED)
 _REPLICATED, _MAXIMAL, _TUPLE_TYPE, _OTHER, _MANUAL = range(5)
 _SUBGROUPS = {_REPLICATED: "replicated", _MAXIMAL: "maximal", _MANUAL: "manual"}
 
@@ -25,30 +26,37 @@ def devices(proto: bytes) -> int:
     Raises:
         ValueError: the bytes are no xla.OpSharding, have fields that are unknown here, or contradict themselves.
     """
-    parts = [value for field, value in _fields(proto) if field == _TUPLE and isinstance(value, bytes)]
-    if any(field == _TUPLE for part in parts for field, _ in _fields(part)):
-        raise ValueError("a tuple in a tuple")
-    return max(map(_devices, [proto, *parts]))
+    numbers, parts = _read(proto, is_part=False)
+    return max(map(_devices, [numbers, *(_read(part, is_part=True)[0] for part in parts)]))
 
 
-def _devices(proto: bytes) -> int:
+def _read(proto: bytes, is_part: bool) -> tuple[dict[int, list[int]], list[bytes]]:
+    """The fields of a message that are numbers, or lists of them, and the parts of a tuple. Other fields are empty."""
     numbers: dict[int, list[int]] = {}
+    parts: list[bytes] = []
     for field, value in _fields(proto):
-        if field in (_TILE_DIMS, _TILE_DEVICES, _IOTA_DIMS):
-            numbers.setdefault(field, []).extend(_packed(value) if isinstance(value, bytes) else (value,))
-        elif not _TYPE <= field <= _GROUP_TYPE:
-            raise ValueError("a field that is unknown here")
+        found = numbers.setdefault(field, [])
+        if not isinstance(value, bytes):
+            found.append(value)
+        elif field in _OF_NUMBERS:
+            found.extend(_packed(value))
+        elif field == _TUPLE:
+            if is_part:
+                raise ValueError("a tuple in a tuple")
+            parts.append(value)
+    return numbers, parts
+
+
+def _devices(numbers: dict[int, list[int]]) -> int:
+    if not all(_TYPE <= field <= _GROUP_TYPE for field in numbers):
+        raise ValueError("a field that is unknown here")
     dims, named, iota = (numbers.get(field, []) for field in (_TILE_DIMS, _TILE_DEVICES, _IOTA_DIMS))
     check_tiles(dims, named, iota)
     return max(size_of(dims), size_of(iota), *(device + 1 for device in named))
 
 
 def check_tiles(dims: Sequence[int], named: Sequence[int], iota: Sequence[int]) -> None:
-    """Compares the sizes of tiles with the devices that are named, or counted by `iota`. XLA divides by what it finds.
-
-    Raises:
-        ValueError: they contradict each other.
-    """
+    """Compares sizes of tiles with the devices that are named, or counted by `iota`. XLA divides by what it finds."""
     if dims and (0 in dims or size_of(dims) != (size_of(iota) if iota else len(named))):
         raise ValueError("other sizes than devices")
 
@@ -62,17 +70,7 @@ def size_of(dimensions: Iterable[int]) -> int:
 
 
 def _text(proto: bytes, is_part: bool) -> str:
-    numbers: dict[int, list[int]] = {}
-    parts: list[bytes] = []
-    for field, value in _fields(proto):
-        if field == _TUPLE and isinstance(value, bytes):
-            if is_part:
-                raise ValueError("a tuple in a tuple")
-            parts.append(value)
-        elif isinstance(value, bytes):
-            numbers.setdefault(field, []).extend(_packed(value))
-        else:
-            numbers.setdefault(field, []).append(value)
+    numbers, parts = _read(proto, is_part)
     kind = numbers.get(_TYPE, [_REPLICATED])[-1]
     if kind == _TUPLE_TYPE:
         return f"{{{', '.join(_text(part, is_part=True) for part in parts)}}}"

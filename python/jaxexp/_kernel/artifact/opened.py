@@ -12,16 +12,9 @@ from jaxexp._kernel.io.other_files import HEAD, instead_of_artifact
 
 
 def opened(buffer: Any, modules: Sequence[Any] = (), *, in_place: bool = False) -> _native.Artifact:
-    """The artifact in a buffer, or in the image that `_native.cut` made of one, with its modules.
-
-    Args:
-        buffer: is copied, because somebody may change it, unless it is bytes or a file that jaxexp reads.
-        modules: one for each function, if the buffer is an image.
-        in_place: whether to use a read-only buffer without a copy. Then the caller makes sure that it does not change.
-
-    Raises:
-        DeserializationError: it is not an artifact, or damaged. The error says what it looks like, and what to do.
-        TypeError: it is not a buffer.
+    """The artifact in a buffer, or in the image that `_native.cut` made of one, with a module for each function. A
+    buffer that somebody may change is copied, unless the caller makes sure that it does not change, with `in_place`.
+    The error for anything else says what it looks like, and what to do.
     """
     try:
         return _native.Artifact(buffer, modules, in_place=in_place)
@@ -42,11 +35,7 @@ def tables_of(artifact: _native.Artifact) -> list[tuple[Any, Any, Any]]:
 
 
 def explain(error: DeserializationError | TypeError, buffer: Any, *, is_whole: bool = True) -> None:
-    """Adds to an error what the bytes look like, and what to do instead.
-
-    Raises:
-        TypeError: it is not a contiguous buffer; the message differs from the error's.
-    """
+    """Adds to an error what the bytes look like, and what to do instead."""
     if isinstance(error, DeserializationError):
         if is_whole:
             error.found = instead_of_artifact(error.found, error.path, _beginning(buffer))
@@ -90,7 +79,6 @@ def first_writer(artifact: _native.Artifact, installed: str) -> str | None:
 
 
 def writer_with(writer: str, first: str | None) -> str:
-    """The name of the writer for a trailer."""
     return writer if first is None else f"{writer}{_MARK}{first}"
 
 

@@ -138,7 +138,6 @@ def may_be_of_elements(operation: str) -> bool:
 
 
 def not_understood(operations: Iterable[str]) -> tuple[str, ...]:
-    """The kinds that are not in the tables, in alphabetical order."""
     return tuple(sorted(name for name in set(operations) if not is_understood(name)))
 
 
@@ -187,7 +186,6 @@ _PYTHON_CALLBACK = re.compile(r"xla_(ffi_|buffer_|partitioned_)*python_\w*callba
 
 
 def is_callback(target: str) -> bool:
-    """Whether a custom call calls back to Python."""
     return _PYTHON_CALLBACK.fullmatch(target) is not None
 
 

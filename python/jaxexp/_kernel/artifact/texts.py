@@ -36,11 +36,7 @@ def check(metadata: Mapping[str, str], nodes: Iterable[Node]) -> None:
 
 
 def node(where: str, name: str, data: bytes, count: int) -> Description | tuple[Any, ...]:
-    """What a custom node says of itself: the keys of a dict, or the description of another class.
-
-    Raises:
-        DeserializationError: it says what cannot be read.
-    """
+    """What a custom node says of itself: the keys of a dict, or the description of another class."""
     try:
         return _read(name, data, count)
     except (ValueError, TypeError, RecursionError) as error:

@@ -159,11 +159,7 @@ def text(title: str, facts: Facts) -> str:
 
 
 def listed_cases(given: Any) -> list[Any]:
-    """The cases that a user gave, which are looked at later.
-
-    Raises:
-        ExportTypeError: it is no list of them.
-    """
+    """The cases that a user gave, which are looked at later."""
     if isinstance(given, Iterable) and not isinstance(given, (str, bytes, Mapping)):
         return list(given)
     raise ExportTypeError(f"cases= takes a list of cases, each a tuple of arguments or a dict, not {type(given)}")
@@ -171,9 +167,7 @@ def listed_cases(given: Any) -> list[Any]:
 
 def check_flags(**given: Any) -> None:
     """Refuses options that have to be True or False, by their names, and are something else: "no" would count as True.
-
-    Raises:
-        ExportTypeError: one is neither; NumPy's truth values are taken, too.
+    NumPy's truth values are taken, too.
     """
     for name, value in given.items():
         if not isinstance(value, bool) and type(value).__name__ not in ("bool_", "bool"):

@@ -51,7 +51,6 @@ def _check(called: ExportedData, leaves: Sequence[Any], *, is_traced: bool = Fal
 
 
 def eager_callable(exported: ExportedData) -> Any:
-    """The callable behind eager calls of a function; the function keeps it."""
     return data.kept(exported, "eager_call", _make_eager_callable)
 
 
@@ -102,7 +101,6 @@ def _shared_callables(first: ExportedData) -> dict[bool, Any]:
 
 
 def _shared_of_leaves(first: ExportedData) -> Callable[..., Any]:
-    """The function as one jitted callable that takes and returns leaves."""
     return data.kept(first, "jitted_leaves", _jitted_leaves)
 
 

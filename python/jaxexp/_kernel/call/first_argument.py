@@ -18,12 +18,8 @@ from . import trees
 
 
 class Given(NamedTuple):
-    """The first argument for all calls of a function.
-
-    Attributes:
-        program: the function that takes it.
-        arrays: returns its leaves as arrays on devices.
-        specs: returns the same, with specs in place of arrays that were not read yet.
+    """The first argument for all calls of a function: the program that takes it, and what returns its leaves, as arrays
+    on devices or with specs in place of arrays that were not read yet.
     """
 
     program: ExportedData
@@ -51,12 +47,8 @@ def as_called(exported: ExportedData) -> ExportedData:
 def apart(
     exported: ExportedData, args: tuple[Any, ...], as_specs: bool = False
 ) -> tuple[ExportedData, bool, tuple[Any, ...]]:
-    """The function that a call runs, whether its first argument is apart, and the positional arguments.
-
-    Args:
-        exported: the function that is called.
-        args: the arguments that the call passes.
-        as_specs: whether specs are enough, so that nothing is read.
+    """The function that a call runs, whether its first argument is apart, and the positional arguments. If specs are
+    enough, nothing is read.
     """
     given = given_with(exported)
     if given is None:
@@ -67,11 +59,7 @@ def apart(
 def flattened(
     program: ExportedData, is_apart: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Sequence[Any], Any]:
-    """The leaves of a call's arguments in the order of the signature, and the structure of its results.
-
-    Raises:
-        ExportError: the arguments do not fit.
-    """
+    """The leaves of a call's arguments in the order of the signature, and the structure of its results."""
     if not is_apart:
         return trees.leaves_and_out_tree(program, args, kwargs)
     leaves, out_tree = trees.leaves_and_out_tree(without(program), args[1:], kwargs)
@@ -79,7 +67,6 @@ def flattened(
 
 
 def count(in_tree: Any) -> int:
-    """How many arrays the first positional argument has."""
     args, _ = in_tree.children()
     return args.children()[0].num_leaves
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Generator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
@@ -53,7 +53,6 @@ def call(arguments: Sequence[Any], exported: ExportedData, results: Sequence[int
 def abstract_eval(
     *in_avals: Any, exported: ExportedData, results: tuple[int, ...] | None = None
 ) -> tuple[tuple[Any, ...], set[Any]]:
-    """The types of the results, and the effects, for arguments of these types."""
     types, effects = _types_and_effects(exported, in_avals)
     return types if results is None else tuple(types[i] for i in results), effects
 
@@ -84,17 +83,9 @@ SPECIALIZING = "specializing", "specialized to"
 def check(
     exported: ExportedData, in_avals: Sequence[Any], doing: tuple[str, str] = CALLING, *, is_traced: bool = False
 ) -> tuple[Sequence[str], list[Any]]:
-    """The dimension variables of a function, and their values for arguments of these types.
-
-    Args:
-        exported: the function.
-        in_avals: the types.
-        doing: what messages say.
-        is_traced: whether it is a call inside of another function, of which nobody knows yet with which sizes it will
-            run. Constraints that the function was loaded with are left to its module then.
-
-    Raises:
-        ExportError: the types do not fit.
+    """The dimension variables of a function, and their values for arguments of these types. Nobody knows yet with which
+    sizes a traced call will run: constraints that the function was loaded with are left to its module then. Raises an
+    ExportError if the types do not fit.
     """
     with _jax.outside_of_traces():  # arguments are named by making their trees, and flax.nnx then asks for a trace
         _check_arguments(in_avals, exported, doing)
@@ -103,11 +94,20 @@ def check(
 
 def _check_arguments(in_avals: Sequence[Any], exported: ExportedData, doing: tuple[str, str]) -> None:
     """Compares ranks, dtypes and constant dimensions; symbolic ones are left to `_solve_dim_vars`."""
+
+    def refuse(wanted: str, found: str, axis: int | None = None) -> NoReturn:
+        whole = ""
+        if isinstance(actual, _jax.ShapedArray):
+            hint = trees.about_dtypes(expected.dtype, actual.dtype)
+            whole = f" (exported with {cut(str(expected))}, {doing[1]} {cut(str(actual))}){hint}"
+        where = argument_path(exported.in_tree, index, axis)
+        raise ExportError(f"{doing[0]} {data.described(exported)}: {where} must have {wanted}, found {found}{whole}")
+
     for index, (expected, actual) in enumerate(zip(exported.in_avals, in_avals, strict=True)):
         if expected is actual:  # JAX interns abstract values
             continue
         if not isinstance(actual, _jax.ShapedArray):
-            _mismatch(exported, doing, index, None, "an array", str(actual))
+            refuse("an array", str(actual))
         if expected.dtype != actual.dtype and any(_jax.issubdtype(actual.dtype, kind) for kind in _OF_TIME):
             where = argument_path(exported.in_tree, index)
             raise ExportTypeError(
@@ -115,29 +115,12 @@ def _check_arguments(in_avals: Sequence[Any], exported: ExportedData, doing: tup
                 ", which is not a dtype of JAX"
             )
         if len(expected.shape) != len(actual.shape):
-            _mismatch(exported, doing, index, None, f"rank {expected.ndim}", f"rank {actual.ndim}", expected, actual)
+            refuse(f"rank {expected.ndim}", f"rank {actual.ndim}")
         if expected.dtype != actual.dtype:
-            _mismatch(
-                exported, doing, index, None, f"dtype {expected.dtype}", f"dtype {actual.dtype}", expected, actual
-            )
+            refuse(f"dtype {expected.dtype}", f"dtype {actual.dtype}")
         for axis, (wanted, given) in enumerate(zip(expected.shape, actual.shape, strict=True)):
             if _jax.is_constant_dim(wanted) and not (_jax.is_constant_dim(given) and wanted == given):
-                _mismatch(exported, doing, index, axis, f"size {wanted}", f"size {given}", expected, actual)
-
-
-def _mismatch(
-    exported: ExportedData,
-    doing: tuple[str, str],
-    index: int,
-    axis: int | None,
-    expected: str,
-    found: str,
-    *avals: Any,
-) -> None:
-    where = argument_path(exported.in_tree, index, axis)
-    hint = trees.about_dtypes(*(aval.dtype for aval in avals)) if avals else ""
-    whole = f" (exported with {cut(str(avals[0]))}, {doing[1]} {cut(str(avals[1]))}){hint}" if avals else ""
-    raise ExportError(f"{doing[0]} {data.described(exported)}: {where} must have {expected}, found {found}{whole}")
+                refuse(f"size {wanted}", f"size {given}", axis)
 
 
 def _solve_dim_vars(
@@ -154,17 +137,15 @@ def _solve_dim_vars(
         try:
             checks.check_statically(sizes)
         except ValueError as error:
-            if not (is_traced and _has_loaded_scope(exported) and is_about_a_constraint(error)):
+            dims = (dim for aval in exported.in_avals for dim in aval.shape if _jax.is_symbolic_dim(dim))
+            is_loaded = isinstance(next(dims).scope, LoadedScope)
+            # JAX checks constraints after everything else.
+            if not (is_traced and is_loaded and _BROKEN.search(in_one_line(error))):
                 raise
         return names, [sizes.evaluate(solution[name]) for name in names]
     except _jax.dim_vars_errors as error:
         reason = broken(error, exported, in_avals)
         raise specs.error_of_dims(error, f"{doing[0]} {data.described(exported)}: {reason}") from cause(error)
-
-
-def _has_loaded_scope(exported: ExportedData) -> bool:
-    dims = (dim for aval in exported.in_avals for dim in aval.shape if _jax.is_symbolic_dim(dim))
-    return isinstance(next(dims).scope, LoadedScope)
 
 
 def executables_of(exported: ExportedData) -> Any:
@@ -179,13 +160,8 @@ def code_of(
     compiled: Callable[[], Any],
     results: tuple[int, ...] | None = None,
 ) -> Any:
-    """The code of a call, if it is among a function's executables, or in the compile cache; else None.
-
-    Args:
-        compiled: makes the `jax.stages.Compiled` of the call, for the compile cache.
-
-    Raises:
-        ExportError: the arguments do not fit.
+    """The code of a call, if it is among a function's executables, or in the compile cache, for which `compiled` makes
+    the `jax.stages.Compiled` of the call; else None.
     """
     in_avals = tuple(map(jax.typeof, leaves))
     out_avals, _ = abstract_eval(*in_avals, exported=exported, results=results)
@@ -211,17 +187,18 @@ _FORMS = [
 ]
 
 
-def is_about_a_constraint(error: Exception) -> bool:
-    """Whether JAX's error about sizes is about a constraint, which JAX checks after everything else."""
-    return _BROKEN.search(in_one_line(error)) is not None
-
-
 def broken(error: Exception, exported: Any, in_avals: Sequence[Any]) -> str:
     """What JAX's error about the sizes of arguments says, in our words if its form is known."""
     message = in_one_line(error)
     variables: list[tuple[str, ...]] = _VARIABLE.findall(message)
     if found := _NOT_WHOLE.search(message):
-        return f"{found[1]} must be a whole number, found {_sizes_with(found[1], exported, in_avals)}"
+        sizes = (
+            f"{wanted} = {size} ({argument_path(exported.in_tree, index, axis)})"
+            for index, (expected, actual) in enumerate(zip(exported.in_avals, in_avals, strict=True))
+            for axis, (wanted, size) in enumerate(zip(expected.shape, actual.shape, strict=True))
+            if re.search(rf"\b{found[1]}\b", str(wanted))
+        )
+        return f"{found[1]} must be a whole number, found {', '.join(sizes)}"
     if not variables:
         return message
     if found := _TOO_SMALL.search(message):
@@ -263,16 +240,6 @@ def _said(variables: Sequence[tuple[str, ...]], formula: str) -> str:
     )
 
 
-def _sizes_with(variable: str, exported: Any, in_avals: Sequence[Any]) -> str:
-    """The sizes of the dimensions in which a variable is."""
-    return ", ".join(
-        f"{wanted} = {size} ({argument_path(exported.in_tree, index, axis)})"
-        for index, (expected, actual) in enumerate(zip(exported.in_avals, in_avals, strict=True))
-        for axis, (wanted, size) in enumerate(zip(expected.shape, actual.shape, strict=True))
-        if re.search(rf"\b{variable}\b", str(wanted))
-    )
-
-
 # --- lowering: merges the function's module into the caller's module, and calls it there ------------------------------
 
 
@@ -311,17 +278,8 @@ _jax.register_lowering(call_exported_p, _lower)
 
 
 def check_call(module_context: Any, exported: ExportedData) -> list[int]:
-    """Refuses a call that the function was not exported for.
-
-    Args:
-        module_context: the lowering of the caller.
-        exported: the function.
-
-    Returns:
-        For each platform of the lowering, the index of the function's platform to take.
-
-    Raises:
-        ExportError: the platforms, the number of devices or the calling convention do not fit.
+    """Refuses a call that the function was not exported for. Returns the index of the function's platform for each
+    platform of the lowering.
     """
     check_device_count(module_context.axis_context, exported)
     _check_convention(exported)
@@ -329,7 +287,6 @@ def check_call(module_context: Any, exported: ExportedData) -> list[int]:
 
 
 def check_device_count(axis_context: Any, exported: ExportedData) -> None:
-    """The part of `check_call` about devices."""
     if isinstance(axis_context, _jax.ShardingContext):
         nr_devices = axis_context.num_devices
     elif isinstance(axis_context, _jax.SPMDAxisContext):
@@ -411,19 +368,17 @@ def _check_manual(axis_context: Any, exported: ExportedData) -> None:
     """
     shardings = (*exported._in_named_shardings, *exported._out_named_shardings)
     sharded = any(sharding is not None and not sharding.mesh.empty for sharding in shardings)
-    partly = axis_context.manual_axes != set(axis_context.mesh.axis_names)
-    if sharded or (exported.nr_devices > 1 and (partly or _has_manual_part(exported))):
+    is_wrong = sharded or (exported.nr_devices > 1 and axis_context.manual_axes != {*axis_context.mesh.axis_names})
+    if not is_wrong and exported.nr_devices > 1:
+        with _jax.make_ir_context() as context:
+            operations = mlir.iter_operations(runnable.parse(exported, context))
+            is_wrong = any(operation.name == "sdy.manual_computation" for operation in operations)
+    if is_wrong:
         raise ExportError(
             f"calling {exported.fun_name} inside jax.shard_map, where the mesh axes "
             f"{', '.join(map(repr, sorted(axis_context.manual_axes, key=str)))} are manual: it was exported with "
             f"shardings, for {exported.nr_devices} devices together. Call it outside of jax.shard_map"
         )
-
-
-def _has_manual_part(exported: ExportedData) -> bool:
-    with _jax.make_ir_context() as context:
-        module = runnable.parse(exported, context)
-        return any(operation.name == "sdy.manual_computation" for operation in mlir.iter_operations(module))
 
 
 def _merged_function(module_context: Any, exported: ExportedData, platforms: Sequence[int]) -> tuple[str, Any]:

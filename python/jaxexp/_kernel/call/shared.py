@@ -26,11 +26,7 @@ MAKING = lock.reentrant()
 
 
 def first_of_equals(exported: ExportedData) -> ExportedData:
-    """The function that stands for all that are equal to this one; the function remembers it.
-
-    Raises:
-        DeserializationError: the function was loaded, and its module is damaged.
-    """
+    """The function that stands for all that are equal to this one; the function remembers it."""
     return data.kept(exported, "first", _firsts.first)
 
 
@@ -60,20 +56,20 @@ class _Content:
                 and self._is_under_policy == other._is_under_policy
                 and self._signature == other._signature
                 and _native.equal_bytes(self._module, other._module)
-                and _have_equal_vjps(self.exported, other.exported)
+                and self._has_equal_vjps(other)
             )
         except Exception:  # from pytree nodes whose data cannot be compared, or VJPs that cannot be read here
             return False
 
+    def _has_equal_vjps(self, other: _Content) -> bool:
+        one, two = self.exported, other.exported
+        if vjps.stored_orders(one) and vjps.stored_orders(two):
+            return _Content(one.vjp()) == _Content(two.vjp())
+        return one._get_vjp == two._get_vjp
+
     @property
     def size(self) -> int:
         return len(self._module)
-
-
-def _have_equal_vjps(one: ExportedData, other: ExportedData) -> bool:
-    if vjps.stored_orders(one) and vjps.stored_orders(other):
-        return _Content(one.vjp()) == _Content(other.vjp())
-    return one._get_vjp == other._get_vjp
 
 
 class _Firsts:

@@ -22,7 +22,6 @@ from .primitive import SPECIALIZING, abstract_eval, check
 
 
 def specialize(exported: E, args_specs: tuple[Any, ...], kwargs_specs: dict[str, Any]) -> E:
-    """`Exported.specialize`."""
     in_avals = specialized_avals(exported, args_specs, kwargs_specs)
     check(exported, in_avals, SPECIALIZING)
     out_avals, _ = abstract_eval(*in_avals, exported=exported)
@@ -52,11 +51,7 @@ def specialize(exported: E, args_specs: tuple[Any, ...], kwargs_specs: dict[str,
 def specialized_avals(
     exported: ExportedData, args_specs: tuple[Any, ...], kwargs_specs: dict[str, Any]
 ) -> tuple[Any, ...]:
-    """The abstract values of the arguments, with the shapes of specs.
-
-    Raises:
-        ExportError: a spec does not fit the signature.
-    """
+    """The abstract values of the arguments, with the shapes of specs."""
     check_one_scope(exported.fun_name, args_specs, kwargs_specs)
     given, in_tree = jax.tree_util.tree_flatten((args_specs, kwargs_specs))
     wrong = next((spec for spec in given if not hasattr(spec, "shape")), None)
@@ -90,8 +85,6 @@ def _with_shape_of(spec: Any, exported: ExportedData, index: int) -> Any:
 
 
 class _SpecializedVjp(DerivedVjp):
-    """Specializes the VJP of the function that was specialized."""
-
     __slots__ = ()
 
     def __call__(self, primal: Any) -> Any:

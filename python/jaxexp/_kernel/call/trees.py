@@ -6,6 +6,7 @@ data is not only data, the signature has a generic node. There, an argument fits
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -50,11 +51,6 @@ class _LeafType(type):
         return cls.__name__
 
 
-def leaf_named(name: str) -> Any:
-    """An object for a tree, which error messages show as `name`."""
-    return _LeafType(name, (), {})()
-
-
 def kind_of_leaf(leaf: Any) -> str:
     """What a message calls a leaf: a model that is passed as a whole has leaves that are no arrays."""
     if hasattr(leaf, "shape") or isinstance(leaf, (bool, int, float, complex)):
@@ -84,12 +80,9 @@ _MOST_KEPT = 16  # structures of arguments that a function remembers
 
 
 class Fit(NamedTuple):
-    """How arguments of one structure fit.
-
-    Attributes:
-        order: for each leaf of the signature, the index of the given leaf; None if the order is the same.
-        out_tree: the structure of the results.
-        pending: the classes that `out_tree` has generic nodes for, because they are not loaded.
+    """How arguments of one structure fit: the index of the given leaf for each leaf of the signature, or None if the
+    order is the same; the structure of the results, and the classes that it has generic nodes for, because they are not
+    loaded.
     """
 
     order: tuple[int, ...] | None
@@ -103,11 +96,7 @@ class Fit(NamedTuple):
 def leaves_and_out_tree(
     exported: ExportedData, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Sequence[Any], Any]:
-    """The leaves of a call's arguments in the order of the signature, and the structure of its results.
-
-    Raises:
-        ExportError: the arguments do not fit.
-    """
+    """The leaves of a call's arguments in the order of the signature, and the structure of its results."""
     leaves, in_tree = _jax.flatten_for_tracing((args, kwargs))
     found = fit(exported, in_tree, leaves)
     return found.arranged(leaves), found.out_tree
@@ -116,9 +105,6 @@ def leaves_and_out_tree(
 def has_generic_nodes(exported: ExportedData) -> bool:
     """Whether a function has generic nodes in its signature. The first time, this also compares the children of classes
     with the artifact. That needs instances, so reading leaves it to the first use.
-
-    Raises:
-        ExportError: a class in it has other children than when the artifact was written.
     """
     return data.kept(exported, "has_generic_nodes", _has_generic_nodes)
 
@@ -150,11 +136,7 @@ def _node_types(exported: ExportedData) -> set[type | None]:
 
 
 def fit(exported: ExportedData, in_tree: Any, leaves: Sequence[Any], doing: str = "calling") -> Fit:
-    """How arguments with a tree structure fit a function. Messages say what the leaves are, and what they are for.
-
-    Raises:
-        ExportError: they do not fit.
-    """
+    """How arguments with a tree structure fit a function. Messages say what the leaves are, and what they are for."""
     if not has_generic_nodes(exported):
         if in_tree != exported.in_tree:
             raise ExportError(mismatch(exported, in_tree, leaves, doing))
@@ -197,8 +179,7 @@ class _Fitting:
         self.expected, self.given = _Tree.of(exported.in_tree), _Tree.of(in_tree)
         # Nodes of the arguments by the description that an artifact would have.
         self.described: dict[Description, Node] = {}
-        self.all_described = False
-        self.read: dict[bytes, Description] = {}
+        self.read = functools.cache(Description)
 
     def fit(self) -> Fit:
         order = [0] * len(self.exported.in_avals)
@@ -231,7 +212,7 @@ class _Fitting:
                 return [positions[name] for name in description.names]
         if given.type is None or given.type in treedefs.BUILTIN or expected.arity != given.arity:
             self.refuse(f"{description!r} has the children {_listed(description.names)}")
-        found = nodes.registered_as(description, given.type, given.data, given.arity) or self.describe(given)
+        found = nodes.registered_as(description, given) or self.describe(given)
         if found.names != description.names:
             theirs, ours = _listed(description.names), _listed(found.names)
             self.refuse(f"{description.class_name} has the children {theirs}, and {found.class_name} {ours}")
@@ -247,28 +228,21 @@ class _Fitting:
         if node.type is GenericNode:
             return node.data
         assert node.type is not None
-        encoded = nodes.describe(node.type, node.data, node.arity)
-        if encoded not in self.read:
-            self.read[encoded] = Description(encoded)
-        return self.read[encoded]
+        return self.read(nodes.describe(node.type, node.data, node.arity))
 
     def of_result(self, description: Description, arity: int) -> tuple[type, Any] | None:
         """The class of a result's node: the loaded class, or the class of an argument with the same description."""
         known = nodes.made(description)
         if known is not None and nodes.disagreement(description, *known) is None:
             return known
-        self.describe_arguments()
-        node = self.described.get(description)
+        node = self.described.get(description) or self.all_described.get(description)
         return None if node is None or node.type is None else (node.type, node.data)
 
-    def describe_arguments(self) -> None:
-        """Describes all nodes of the arguments with a class, once."""
-        if self.all_described:
-            return
-        self.all_described = True
-        for node in self.given.nodes:
-            if node.type not in (None, GenericNode, *treedefs.BUILTIN):
-                self.described.setdefault(self.describe(node), node)
+    @functools.cached_property
+    def all_described(self) -> dict[Description, Node]:
+        """The same for all nodes of the arguments with a class, of equal ones the first."""
+        of_classes = [n for n in self.given.nodes if n.type not in (None, GenericNode, *treedefs.BUILTIN)]
+        return {self.describe(node): node for node in reversed(of_classes)}
 
     def refuse(self, why: str = "", otherwise: str = "") -> Any:
         raise ExportError(mismatch(self.exported, self.in_tree, self.leaves, self.doing, why, otherwise))
@@ -286,21 +260,14 @@ def _listed(names: Sequence[str | int]) -> str:
 def mismatch(
     exported: ExportedData, in_tree: Any, leaves: Sequence[Any], doing: str, why: str = "", otherwise: str = ""
 ) -> str:
-    """The message for arguments of a structure that does not fit.
-
-    Args:
-        exported: the function.
-        in_tree, leaves: the arguments.
-        doing: what they are for.
-        why: what does not fit, in words; empty to list the differences.
-        otherwise: the text if the only differences are that nodes have a class in place of a generic node, which is
-            allowed.
+    """The message for arguments of a structure that does not fit, with `why`, or else the differences; `otherwise` if
+    these are only that nodes have a class in place of a generic node, which is allowed.
     """
     # Any leaves will do to compare structures. The names of these say what they stand for.
     ours, theirs = taking_placeholders(in_tree, exported.in_tree)
-    given = ours.unflatten([leaf_named(kind_of_leaf(leaf)) for leaf in leaves])
+    given = ours.unflatten([_LeafType(kind_of_leaf(leaf), (), {})() for leaf in leaves])
     types = (cut(str(aval)) for aval in exported.in_avals)
-    expected = theirs.unflatten([leaf_named(f"{AN_ARRAY}, {type_}") for type_ in types])
+    expected = theirs.unflatten([_LeafType(f"{AN_ARRAY}, {type_}", (), {})() for type_ in types])
     differences = [
         f"  {_jax.describe_key_path(path)}: expected {theirs}, found {ours}; {about_leaves(theirs, ours) or why_there}"
         for path, ours, theirs, why_there in _jax.tree_equality_errors(given, expected)

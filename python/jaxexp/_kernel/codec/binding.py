@@ -125,14 +125,8 @@ class LoadedScope(_jax.SymbolicScope):
 
 
 def _from_terms(terms: Terms, scope: Any) -> Any:
-    """The symbolic dimension that is the sum of these terms, or an int.
-
-    Args:
-        terms: the coefficient and the factors of each.
-        scope: its symbolic scope, in which no equality substitutes anything.
-
-    Raises:
-        ValueError: two terms, or two factors of a term, are equal. All releases print such terms as one.
+    """The symbolic dimension that is the sum of these terms, or an int; no equality substitutes anything in its scope.
+    Raises a ValueError if two terms, or two factors of a term, are equal: all releases print such terms as one.
     """
     pairs = [(_jax.DimTerm(tuple(_sorted([_factor(f, scope) for f in factors]))), number) for number, factors in terms]
     if len(pairs) == 1 and not terms[0][1]:

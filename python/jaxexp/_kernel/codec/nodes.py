@@ -96,11 +96,7 @@ def _is_registered(nodetype: type) -> bool:
 
 
 def _serialized(nodetype: type, auxdata: Any) -> tuple[str, bytes] | None:
-    """The serialized name of a type, and the auxiliary data of a node as bytes; None for a type without registration.
-
-    Raises:
-        SerializationError: the type's function does not return bytes.
-    """
+    """The serialized name of a type, and auxiliary data of a node as bytes; None for a type without registration."""
     if (node := by_type.get(nodetype)) is not None:
         return _serialized_by(*node[:3], auxdata)
     entry = _jax.jax_exporter.serialization_registry.get(nodetype)
@@ -193,14 +189,7 @@ _MAKE: dict[type, Callable[[Any, int], Any]] = {
     slice: lambda value, depth: ["slice", *(_to_json(part, depth) for part in (value.start, value.stop, value.step))],
     range: lambda value, depth: ["range", *(_to_json(part, depth) for part in (value.start, value.stop, value.step))],
     types.EllipsisType: lambda value, _: ["ellipsis"],
-    np.ndarray: lambda value, _: _stored_array(value),
 }
-
-
-def _stored_array(value: Any) -> Any:
-    if value.dtype.name not in _DTYPES or value.nbytes > _LARGEST_ARRAY:
-        return ["opaque", _type_name(value), text_of(value)]
-    return ["array", value.dtype.name, list(value.shape), value.tobytes().hex()]
 
 
 def _of_other_type(value: Any, depth: int) -> Any:
@@ -210,6 +199,9 @@ def _of_other_type(value: Any, depth: int) -> Any:
         return ["type", *name] if classes.data_class(*name) is value else None
     if isinstance(value, np.dtype):
         return ["dtype", value.name] if _DTYPES.get(value.name) == value else None
+    if type(value) is np.ndarray:
+        is_stored = value.dtype.name in _DTYPES and value.nbytes <= _LARGEST_ARRAY
+        return ["array", value.dtype.name, list(value.shape), value.tobytes().hex()] if is_stored else None
     if isinstance(value, np.generic) and value.dtype.name in _DTYPES:
         return ["scalar", value.dtype.name, value.tobytes().hex()]
     if isinstance(value, enum.Enum):
@@ -255,10 +247,8 @@ def equals_itself(stored: Any) -> bool:
 
 
 def from_json(stored: Any) -> Any:
-    """The inverse of `to_json`, for JSON that `_kernel/artifact/node.py` has checked.
-
-    Raises:
-        NotDataError: a part cannot be made here, or would take too long to make or to compare.
+    """The inverse of `to_json`, for JSON that `_kernel/artifact/node.py` has checked. A NotDataError if a part cannot
+    be made here, or would take too long to make or to compare.
     """
     return _Reading().value(stored)
 
@@ -272,6 +262,8 @@ class _Reading:
     def value(self, stored: Any) -> Any:
         if not isinstance(stored, list):
             return stored
+        if stored[0] == "opaque":
+            raise NotDataError(stored[2])
         try:
             return _FROM[stored[0]](self, stored[1:])
         except (ValueError, TypeError, OverflowError, MemoryError) as error:
@@ -301,13 +293,9 @@ def _int(text: str) -> int:
     return number
 
 
-def _dtype(name: str) -> Any:
-    return _found(_DTYPES.get(name))
-
-
 def _array(rest: list[Any]) -> Any:
     name, shape, data = rest
-    return np.frombuffer(bytes.fromhex(data), _dtype(name)).reshape(shape)
+    return np.frombuffer(bytes.fromhex(data), _found(_DTYPES.get(name))).reshape(shape)
 
 
 def _dict(reading: _Reading, items: list[Any]) -> dict[Any, Any]:
@@ -331,10 +319,6 @@ def _dataclass(reading: _Reading, rest: list[Any]) -> Any:
     return made
 
 
-def _opaque(rest: list[Any]) -> Any:
-    raise NotDataError(rest[1])
-
-
 _FROM: dict[str, Callable[[_Reading, list[Any]], Any]] = {
     "int": lambda _, rest: _int(rest[0]),
     "float": lambda _, rest: float.fromhex(rest[0]),
@@ -350,13 +334,12 @@ _FROM: dict[str, Callable[[_Reading, list[Any]], Any]] = {
     "ellipsis": lambda _, rest: ...,
     "array": lambda _, rest: _array(rest),
     "scalar": lambda _, rest: _array([rest[0], [], rest[1]])[()],
-    "dtype": lambda _, rest: _dtype(rest[0]),
+    "dtype": lambda _, rest: _found(_DTYPES.get(rest[0])),
     "type": lambda _, rest: _found(classes.data_class(*rest)),
     "enum": lambda _, rest: _found(classes.enum_member(*rest)),
     "constant": lambda _, rest: _found(classes.constant(*rest)),
     "namedtuple": _namedtuple,
     "dataclass": _dataclass,
-    "opaque": lambda _, rest: _opaque(rest),
 }
 
 
@@ -528,18 +511,21 @@ jax.tree_util.register_pytree_with_keys(
 
 
 def describe(nodetype: type, aux: Any, arity: int) -> bytes:
-    """What an artifact says about a node: its class, the keys of its children, its auxiliary data.
-
-    Raises:
-        SerializationError: JAX takes a tuple class for a namedtuple, but its values do not match its fields; or a name
-            cannot be stored.
+    """What an artifact says about a node: its class, the keys of its children, its auxiliary data. A SerializationError
+    if JAX takes a tuple class for a namedtuple whose values do not match its fields, or if a name cannot be stored.
     """
     known = _known.setdefault(nodetype, {})
     is_registered = classes.is_registered(nodetype)
     data = to_json(aux) if is_registered else None
     key = json.dumps(data), arity, is_registered
     if (found := known.get(key)) is None:
-        keys = _keys(nodetype, aux, arity) if is_registered else _keys_of_namedtuple(nodetype, arity)
+        fields = classes.fields_of_namedtuple(nodetype) or ()
+        if not is_registered and not len(fields) == len({*fields}) == arity:
+            raise SerializationError(
+                f"a tree contains {nodetype} with {arity} values, which is not a namedtuple of as many fields "
+                f"({fields}): register it with jax.tree_util.register_pytree_node"
+            )
+        keys = _keys(nodetype, aux, arity) if is_registered else [Key("attribute", field) for field in fields]
         if len(known) == _MOST_KNOWN:
             known.clear()
         found = canonical(*classes.name_of(nodetype), not is_registered, keys, data)
@@ -556,16 +542,6 @@ def describe(nodetype: type, aux: Any, arity: int) -> bytes:
 # Descriptions by class, data and number of children: asking a class for its keys takes long.
 _known: weakref.WeakKeyDictionary[type, dict[tuple[str, int, bool], bytes]] = weakref.WeakKeyDictionary()
 _MOST_KNOWN = 64
-
-
-def _keys_of_namedtuple(nodetype: type, arity: int) -> list[Key]:
-    fields = classes.fields_of_namedtuple(nodetype) or ()
-    if len(fields) != arity or len(set(fields)) != arity:
-        raise SerializationError(
-            f"a tree contains {nodetype} with {arity} values, which is not a namedtuple of as many fields ({fields}): "
-            "register it with jax.tree_util.register_pytree_node"
-        )
-    return [Key("attribute", field) for field in fields]
 
 
 def _keys(nodetype: type, aux: Any, arity: int) -> list[Key]:
@@ -682,17 +658,14 @@ def disagreement(description: Description, cls: type, aux: Any) -> str | None:
     return f"{description.class_name} has the children {ours} in this process, and {theirs} in the artifact"
 
 
-def registered_as(description: Description, nodetype: type, aux: Any, arity: int) -> Description | None:
+def registered_as(description: Description, node: treedefs.Node) -> Description | None:
     """What an artifact says about a node whose type is registered under the name in another description; None if it is
     not.
-
-    Raises:
-        SerializationError: the type's function does not return bytes.
     """
-    if not isinstance(description, RegisteredDescription):
+    if not isinstance(description, RegisteredDescription) or node.type is None:
         return None
-    name, encoded = _serialized(nodetype, aux) or ("", b"")
-    return RegisteredDescription(name, Auxdata(encoded), arity) if name == description.serialized_name else None
+    name, encoded = _serialized(node.type, node.data) or ("", b"")
+    return RegisteredDescription(name, Auxdata(encoded), node.arity) if name == description.serialized_name else None
 
 
 # --- for jax.export ---------------------------------------------------------------------------------------------------
@@ -766,7 +739,8 @@ def register_pytree_node_serialization(
     if owner not in (None, nodetype):
         raise ExportError(f"the serialized name {serialized_name!r} is taken by {owner}; {nodetype} needs another name")
     if from_children is None:
-        if (registered := _jax.registered_pytree_nodes.get(nodetype)) is None:
+        registered: Any = _jax.registered_pytree_nodes.get(nodetype)
+        if registered is None:
             raise ExportError(
                 f"{nodetype} is not a registered pytree node, so there is no unflatten function to rebuild it with: "
                 "call jax.tree_util.register_pytree_node first, or pass from_children"
@@ -879,9 +853,6 @@ def custom_node_name(nodetype: type, auxdata: Any, arity: int) -> tuple[str, byt
     """The serialized name and auxiliary data of a pytree node: of a registered type, or a dict with keys that are not
     strings, whose auxiliary data are its keys. Nodes of all other types share one name; their auxiliary data describes
     them.
-
-    Raises:
-        SerializationError: the type's function does not return bytes, or a dict has keys that cannot be serialized.
     """
     if nodetype is GenericNode:
         return auxdata.serialized_name, auxdata.encoded
@@ -955,16 +926,8 @@ def registration_line(name: str, nodetype: type, auxdata: Any) -> str:
 
 
 def build_custom_node(serialized_name: str, auxdata: bytes, children: list[Any], parsed: dict[Any, Any]) -> Any:
-    """Makes an instance of the pytree node type with this serialized name; a generic node if no type has it.
-
-    Args:
-        serialized_name: the name.
-        auxdata: the serialized auxiliary data; in one tree, equal bytes may be the same object.
-        children: the children.
-        parsed: the parsed auxiliary data of one tree, for types that may share it.
-
-    Raises:
-        DeserializationError: the registered functions refuse the data, or the name belongs to a newer jaxexp.
+    """Makes an instance of the pytree node type with this serialized name; a generic node if no type has it. In one
+    tree, equal bytes may be the same object; `parsed` keeps what they became, for types that may share it.
     """
     if (functions := _functions_of(serialized_name)) is None:
         return _generic(serialized_name, auxdata, children, parsed)

@@ -75,13 +75,9 @@ def tuple_of(children: Sequence[Any]) -> Any:
 
 
 def replace(treedef: Any, nodetype: type, replacement: Callable[[Any, int], tuple[type, Any] | None]) -> Any:
-    """A tree structure in which other nodes replace the nodes of a type.
-
-    Args:
-        treedef: the tree structure.
-        nodetype: a registered class.
-        replacement: called with auxiliary data and the number of children; returns the new type and auxiliary data, or
-            None for a node that stays. Called once for data that is one object.
+    """A tree structure in which other nodes replace the nodes of a type. `replacement` takes auxiliary data and the
+    number of children, and returns the new type and auxiliary data, or None for a node that stays. It is called once
+    for data that is one object.
     """
     known: dict[tuple[int, int], Any] = {}
 

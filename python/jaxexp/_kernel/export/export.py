@@ -52,7 +52,12 @@ class Exporting:
         lifting: Lifting | None = None,
     ) -> Any:
         """Exports a jitted function for arguments of these specs."""
-        version = _calling_convention_version()
+        version: int = _jax.calling_convention_flag.value
+        if not OLDEST_VERSION <= version <= NEWEST_VERSION:
+            raise ExportError(
+                f"jax_export_calling_convention_version is set to {version}; versions that can be exported are "
+                f"{OLDEST_VERSION} to {NEWEST_VERSION}"
+            )
         check_one_scope(_jax.function_name(fun_jit), args_specs, kwargs_specs)
         # Sizes that are computed from dimension variables are traced when the module is wrapped, after the lowering.
         with exporting_anew() if self.reproducible else contextlib.nullcontext():
@@ -108,16 +113,6 @@ _OF_LOWERING = {field.name for field in dataclasses.fields(Lowering)} & {
 }
 
 
-def _calling_convention_version() -> int:
-    version: int = _jax.calling_convention_flag.value
-    if not OLDEST_VERSION <= version <= NEWEST_VERSION:
-        raise ExportError(
-            f"jax_export_calling_convention_version is set to {version}; versions that can be exported are "
-            f"{OLDEST_VERSION} to {NEWEST_VERSION}"
-        )
-    return version
-
-
 def _log(lowering: Lowering, version: int, module: Any, dumped: str | None, size: int) -> None:
     logger.debug("exported %s for %s, calling convention %d", shown(lowering.fun_name), lowering.platforms, version)
     if dumped:
@@ -159,11 +154,8 @@ class _ExportVjp(LaterVjp):
 
 
 def _vjp_function(jaxpr: Any, primal: ExportedData) -> tuple[Callable[..., Any], list[Any]]:
-    """The jitted VJP of a jaxpr, and the abstract values to export it with.
-
-    The VJP takes the flat primal arguments and one cotangent per result, and returns one cotangent per argument.
-    A cotangent has the shape, the dtype and the sharding of its primal value, but dtype float0 if the primal is not
-    differentiable.
+    """The jitted VJP of a jaxpr, and the abstract values to export it with: the flat primal arguments and one cotangent
+    per result. It returns one cotangent per argument, of dtype float0 if the primal is not differentiable.
     """
     function, n = _jax.jaxpr_as_fun(jaxpr), len(primal.in_avals)
 

@@ -84,11 +84,7 @@ def lower(
     override_lowering_rules: Any,
     lifting: Lifting | None = None,
 ) -> Lowering:
-    """Traces and lowers a jitted function for all `platforms` together.
-
-    Raises:
-        UnsupportedError: the lowering contains something that cannot be serialized, such as a host callback.
-    """
+    """Traces and lowers a jitted function for all `platforms` together."""
     traced = fun_jit.trace(*args_specs, **kwargs_specs)
     if not isinstance(traced, jax.stages.Traced):
         raise ExportTypeError(not_jitted(fun_jit))
@@ -109,7 +105,8 @@ def lower(
     for index, sharding in zip(kept_var_idx, facts["in_shardings"], strict=True):
         in_shardings[index] = sharding
     out_shardings = facts["out_shardings"]
-    mesh = _first_mesh((*in_shardings, *out_shardings))
+    on_meshes = (s for s in (*in_shardings, *out_shardings) if isinstance(s, _jax.NamedSharding))
+    mesh = next((sharding.mesh.abstract_mesh for sharding in on_meshes), None)
     shape_poly_state = facts["shape_poly_state"]
     return Lowering(
         fun_name=traced.fun_name,
@@ -133,11 +130,7 @@ def lower(
 
 
 def platform_names(given: Any) -> tuple[str, ...]:
-    """The names of platforms that a caller gives: several, or a single one.
-
-    Raises:
-        ExportTypeError: it is something else.
-    """
+    """The names of platforms that a caller gives: several, or a single one."""
     is_one = isinstance(given, (str, bytes)) or not isinstance(given, Iterable)
     found: tuple[Any, ...] = (given,) if is_one else tuple(given)
     for one in found:
@@ -197,10 +190,6 @@ def not_jitted(fun_jit: Any) -> str:
     return f"export needs a function made by jax.jit, not {what}: pass jax.jit(function)"
 
 
-def _first_mesh(shardings: Sequence[Any]) -> Any:
-    return next((s.mesh.abstract_mesh for s in shardings if isinstance(s, _jax.NamedSharding)), None)
-
-
 # Facts about compilation that do not change what a lowered module means or how it is called. A name that is missing
 # here came with a newer JAX, and is refused until somebody has looked at it.
 _KNOWN_COMPILE_ARGS = frozenset(
@@ -212,12 +201,6 @@ _KNOWN_COMPILE_ARGS = frozenset(
 
 
 def _check_lowering(computation: Any, jaxpr: Any) -> None:
-    """Refuses a lowering that an artifact cannot hold.
-
-    Raises:
-        UnsupportedError: it is not from `jax.jit`, calls back to the host, changes its arguments (Refs), or says
-            something that this version of jaxexp does not know.
-    """
     if not isinstance(computation, _jax.MeshComputation):
         raise UnsupportedError(f"only functions made by jax.jit can be exported; this one was lowered as {computation}")
     facts = computation.compile_args

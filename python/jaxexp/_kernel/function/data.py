@@ -9,13 +9,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, get_type_hints
 
 import jax
 
 from jaxexp import _jax, _native
-from jaxexp._errors import ExportError, ExportPicklingError
+from jaxexp._errors import ExportError
 from jaxexp._kernel.artifact.opened import first_writer
 from jaxexp._public import public_dir
 
@@ -70,18 +70,13 @@ def kept(exported: _Owner, name: str, make: Callable[[_Owner], T]) -> T:
 
 
 class MadeLater:
-    """An attribute that a function gets on first use. A function's own attribute of the same name comes first.
-
-    Protocols look for data in the class. They find this, and nothing is made for them.
+    """An attribute that `make` makes for a function on first use, and keeps with it. A function's own attribute of the
+    same name comes first. Protocols look for data in the class. They find this, and nothing is made for them.
     """
 
     __slots__ = ("make", "name")
 
     def __init__(self, name: str, make: Callable[[Any], Any]) -> None:
-        """Args:
-        name: the name of the attribute.
-        make: makes the value for a function, and keeps it with the function.
-        """
         self.name, self.make = name, make
 
     def __get__(self, function: Any, owner: type) -> Any:
@@ -96,12 +91,9 @@ class MadeLater:
 
 
 class Written(NamedTuple):
-    """A tree whose artifact describes classes that are not registered for serialization.
-
-    Attributes:
-        tree: the tree in this process, with the classes that are loaded here.
-        written: the same tree as the artifact describes it, with generic nodes in the place of these classes. The
-            children of a class may have another order there, so this is the tree that is written again.
+    """A tree whose artifact describes classes that are not registered for serialization: the tree in this process, with
+    the classes that are loaded here, and as the artifact describes it, with generic nodes in their place. The children
+    of a class may have another order there, so this is what is written again.
     """
 
     tree: Any
@@ -229,7 +221,12 @@ class ExportedData(Attributes):
         attributes = attributes_of(self)
         for name in _TUPLES:
             attributes[name] = tuple(attributes[name])
-        attributes["module_kept_var_idx"] = kept_indices(self.module_kept_var_idx, len(self.in_avals))
+        named, count = set(self.module_kept_var_idx), len(self.in_avals)  # whatever order names them
+        if wrong := named.difference(range(count)):
+            raise ExportError(
+                f"module_kept_var_idx has indices of the {count} arguments in in_avals, found {wrong.pop()!r}"
+            )
+        attributes["module_kept_var_idx"] = tuple(i for i in range(count) if i in named)
         attributes["disabled_safety_checks"] = tuple(map(DisabledSafetyCheck.coerce, self.disabled_safety_checks))
         if _facts is not NO_FACTS:
             attributes["_facts"] = _facts.of(self.in_tree, self.in_avals, self.out_tree, self.out_avals)
@@ -317,16 +314,6 @@ def varied(exported: E, **attributes: Any) -> E:
     copied = object.__new__(type(exported))
     attributes_of(copied).update({**_data(vars(exported)), **attributes})
     return copied
-
-
-def check_picklable(exported: ExportedData) -> None:
-    """Refuses a function if pickling it would have to export its VJPs."""
-    if exported.has_vjp() and not is_loaded(exported):
-        raise ExportPicklingError(
-            f"cannot pickle {exported.fun_name}: its VJPs are made when they are needed, and pickle does not know how "
-            "many to keep. Pickle the result of serialize(vjp_order=...), or the function without VJPs, "
-            "dataclasses.replace(exported, _get_vjp=None)"
-        )
 
 
 def is_loaded(exported: ExportedData) -> bool:
@@ -464,13 +451,9 @@ def note(exported: E, like: ExportedData | None = None, **facts: Any) -> E:
 
 
 def signature(exported: ExportedData, *, without_scope: bool = False, weak_types: bool = True) -> tuple[Any, ...]:
-    """Everything but the module and the VJP, for comparisons.
-
-    Args:
-        exported: the function.
-        without_scope: whether symbolic dimensions of two scopes are equal if their expressions and the constraints of
-            the scopes are the same. Otherwise such dimensions differ.
-        weak_types: whether avals of other weak types differ; a loaded function has none.
+    """Everything but the module and the VJP, for comparisons. `without_scope`, symbolic dimensions of two scopes are
+    equal if their expressions and the constraints of the scopes are the same; otherwise they differ. A loaded function
+    has no weak types.
     """
     compared = {name: getattr(exported, name) for name in _COMPARED}
     if not weak_types:
@@ -603,11 +586,7 @@ def artifact_of(exported: Any) -> Artifact | None:
 
 
 def module_view(exported: Any) -> bytes | memoryview:
-    """The module without a copy: a view into the loaded artifact, or the bytes once they were made.
-
-    Raises:
-        DeserializationError: the module is damaged.
-    """
+    """The module without a copy: a view into the loaded artifact, or the bytes once they were made."""
     artifact = _artifact_with_module(exported)
     return exported.mlir_module_serialized if artifact is None else artifact.module()
 
@@ -645,17 +624,3 @@ def _digest(exported: Any) -> bytes | None:
 def _unchecked(exported: Any) -> bytes | memoryview:
     artifact = _artifact_with_module(exported)
     return exported.mlir_module_serialized if artifact is None else artifact.unchecked_module()
-
-
-def kept_indices(named: Iterable[int], count: int) -> tuple[int, ...]:
-    """The indices of the arguments that a module takes, each once and ascending, whatever order names them.
-
-    Raises:
-        ExportError: one of them is no index of the `count` arguments.
-    """
-    kept = set(named)
-    if wrong := kept.difference(range(count)):
-        raise ExportError(
-            f"module_kept_var_idx has indices of the {count} arguments in in_avals, found {wrong.pop()!r}"
-        )
-    return tuple(i for i in range(count) if i in kept)

@@ -89,15 +89,14 @@ def _stand_in(nodetype: type) -> type:
 
 
 def argument_paths(in_tree: Any, weights: int = 0) -> list[str]:
-    """The paths of all arguments.
-
-    Args:
-        in_tree: the tree of the positional and keyword arguments.
-        weights: how many of the first ones are weights. These get their names; the others get their paths in a call
-            without weights.
+    """The paths of all arguments. The first ones may be weights: these get their names, and the others their paths in a
+    call without weights.
     """
     return [
-        _weight_name(path) if i < weights else _argument_path(path, moved=weights > 0)
+        # Without args and the index of the first.
+        jax.tree_util.keystr(path[2:], simple=True, separator="/")
+        if i < weights
+        else _argument_path(path, moved=weights > 0)
         for i, path in enumerate(key_paths(in_tree))
     ]
 
@@ -111,10 +110,6 @@ def argument_path(in_tree: Any, index: int, axis: int | None = None) -> str:
 def result_paths(out_tree: Any) -> list[str]:
     """The paths of all results, in the same way."""
     return [f"result{jax.tree_util.keystr(path)}" for path in key_paths(out_tree)]
-
-
-def _weight_name(path: Any) -> str:
-    return jax.tree_util.keystr(path[2:], simple=True, separator="/")  # without args and the index of the first
 
 
 def _argument_path(path: Any, moved: bool) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import collections
+import itertools
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +13,7 @@ import jax
 
 from jaxexp import _jax
 from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, cause
+from jaxexp._kernel.artifact.op_sharding import size_of
 
 
 def line_of(sizes: tuple[int, ...], names: tuple[str, ...], types: Sequence[Any]) -> str:
@@ -24,9 +28,6 @@ def on_mesh(sharding: Any, mesh: Any, axis_names: Mapping[str, str] | None = Non
     """A stored sharding, moved to a mesh (Mesh or AbstractMesh) of the same axes; None leaves it where it is.
 
     `axis_names` has the name in `mesh` of each axis of the stored mesh, if the names differ.
-
-    Raises:
-        ExportError: `mesh` differs in more than the names, or `axis_names` does not map its axes one to one.
     """
     if mesh is None and axis_names is not None:
         raise ExportError("axis_names= gives the names of the axes of a mesh: pass the mesh too")
@@ -145,15 +146,8 @@ def to_hlo(sharding: Any, aval: Any) -> Any:
 
 
 def to_named(sharding: Any, aval: Any, mesh: Any) -> Any:
-    """A sharding from a lowering, in the stored form.
-
-    Args:
-        sharding: what the lowering says about one argument or result.
-        aval: its abstract value.
-        mesh: the abstract mesh of the function's NamedShardings, for shardings without a mesh; or None.
-
-    Raises:
-        ExportTypeError: no mesh expresses this sharding.
+    """A sharding from a lowering, in the stored form; an ExportTypeError if no mesh expresses it. `mesh` is the
+    abstract mesh of the function's NamedShardings, if it has some, for shardings without a mesh.
     """
     if isinstance(sharding, _jax.UnspecifiedValue):
         return None
@@ -184,9 +178,6 @@ def from_proto(proto: bytes, aval: Any) -> Any:
     """The stored form of an xla.OpSharding, the only form in artifacts from before JAX 0.9.
 
     The mesh is made up: the proto knows how the devices are tiled, but not the names of the axes.
-
-    Raises:
-        DeserializationError: the bytes are not an OpSharding, or no mesh expresses it.
     """
     try:
         op_sharding = _jax.OpSharding()
@@ -225,54 +216,62 @@ def _axes_of_iota(op_sharding: Any) -> tuple[tuple[int, ...], Any]:
 
     This looks at the numbers that describe the order of the devices, not at the devices: a hostile OpSharding of a few
     bytes has billions of them. XLA itself would end the process if tiles have parts of an axis.
-
-    Raises:
-        ExportTypeError: a tile has a part of an axis, or subgroups of devices are not replicated.
     """
     subgroups = list(op_sharding.last_tile_dims)
     if subgroups not in ([], [_jax.OpSharding.Type.REPLICATED]):
         raise ExportTypeError(f"subgroups of devices of the types {subgroups}")
-    # Devices are numbered along axes in one order, and laid out in tiles along the axes in another order. Axes that
-    # follow each other in both become one; an axis that reaches from one dimension into the next becomes several, major
-    # first.
-    lengths, order = list(op_sharding.iota_reshape_dims), list(op_sharding.iota_transpose_perm)
-    rows: list[tuple[int, int, int]] = []  # first and last axis, and length
-    for axis in (axis for axis in order if lengths[axis] > 1):
-        if rows and all(lengths[between] == 1 for between in range(rows[-1][1] + 1, axis)) and axis > rows[-1][1]:
-            first, _, length = rows.pop()
-            rows.append((first, axis, length * lengths[axis]))
-        else:
-            rows.append((axis, axis, lengths[axis]))
-    pending = [(first, length) for first, _, length in reversed(rows)]
-    parts: list[tuple[int, int, int]] = []  # axis, size, dimension: in the order of the tiles
     tiles = list(op_sharding.tile_assignment_dimensions)
-    for dimension, tile in enumerate(tiles):
-        left = tile
-        while left > 1:
-            axis, length = pending.pop()
-            part = math.gcd(left, length)
-            if part not in (left, length):
-                raise ExportTypeError(f"an order of devices that divides an axis of {length} by {left}")
-            parts.append((axis, part, dimension))
-            left //= part
-            if part < length:
-                pending.append((axis, length // part))
     rank = len(tiles) - bool(op_sharding.replicate_on_last_tile_dim or subgroups)
-    axes: list[tuple[int, list[int]]] = []  # of the mesh: a size, and the places in `parts`
-    for place in sorted(range(len(parts)), key=lambda place: parts[place][0]):
-        _, size, dimension = parts[place]
-        if axes and dimension == parts[axes[-1][1][-1]][2] == rank:  # the order of replicas does not matter
-            axes[-1] = (axes[-1][0] * size, [*axes[-1][1], place])
+    cuts = cuts_of(tiles, list(op_sharding.iota_reshape_dims), list(op_sharding.iota_transpose_perm))
+    dimension_of = {cut: dimension for dimension, found in enumerate(cuts) for cut in found}
+    sizes: list[int] = []
+    names: dict[Cut, str] = {}
+    last = None
+    for low, high in sorted(dimension_of, reverse=True):
+        dimension = dimension_of[low, high]
+        if last == dimension == rank:  # the order of replicas does not matter
+            sizes[-1] *= high // low
         else:
-            axes.append((size, [place]))
-    names = {place: f"_axis_{i}" for i, (_, places) in enumerate(axes) for place in places}
-    specs: list[tuple[str, ...]] = [()] * rank
-    for place, (_, _, dimension) in enumerate(parts):
-        if dimension < rank:
-            specs[dimension] += (names[place],)
+            sizes.append(high // low)
+        names[low, high] = f"_axis_{len(sizes) - 1}"
+        last = dimension
+    specs = [tuple(names[cut] for cut in found) for found in cuts[:rank]]
     while specs and not specs[-1]:
         specs.pop()
-    return tuple(size for size, _ in axes), _jax.PartitionSpec(*specs)
+    return tuple(sizes), _jax.PartitionSpec(*specs)
+
+
+# A group of devices, whose numbers differ, so to speak, in the digit between two powers. (2, 8) out of eight devices
+# are four groups of two: number // 2 % 4.
+Cut = tuple[int, int]
+
+
+def cuts_of(tiles: Sequence[int], lengths: Sequence[int], order: Sequence[int]) -> tuple[tuple[Cut, ...], ...]:
+    """How tiles cut the sequence of devices along each of their dimensions, the coarsest cuts first. Devices are
+    numbered along axes of these lengths in one order, and laid out in tiles along the axes in another one. Axes that
+    follow each other in both become one. An ExportTypeError if the sizes do not fit each other.
+    """
+    if not size_of(tiles) == size_of(lengths) < 1 << 64:
+        raise ExportTypeError("tiles of other sizes than their devices")
+    ends = [*itertools.accumulate(reversed(lengths), operator.mul, initial=1)][::-1]
+    left = collections.deque[Cut]()
+    for low, high in ((ends[axis + 1], ends[axis]) for axis in order if lengths[axis] > 1):
+        left.append((low, left.pop()[1]) if left and left[-1][0] == high else (low, high))
+    found = []
+    for tile in tiles:
+        cuts: list[Cut] = []
+        while tile > 1:
+            low, high = left.popleft()
+            length = high // low
+            taken = math.gcd(tile, length)
+            if taken not in (tile, length):
+                raise ExportTypeError(f"an order of devices that divides an axis of {length} by {tile}")
+            cuts.append((high // taken, high))
+            tile //= taken
+            if taken < length:
+                left.appendleft((low, high // taken))
+        found.append(tuple(cuts))
+    return tuple(found)
 
 
 def _nowhere(aval: Any, memory_kind: str | None) -> Any:

@@ -45,12 +45,8 @@ class DerivedVjp(LaterVjp):
 
 
 def chain_up_to(exported: E, vjp_order: int, error: Callable[[int], ExportError] | None = None) -> list[E]:
-    """A function, its VJP, the VJP of that, and so on.
-
-    Args:
-        exported: the function.
-        vjp_order: how many VJPs; a negative number counts as 0.
-        error: makes the error for a chain that ends early, given how many VJPs it has; by default `data.no_vjp`.
+    """A function, its VJP, the VJP of that, and so on. `error` makes the error for a chain that ends early, given how
+    many VJPs it has; by default it is `data.no_vjp`.
     """
     chain = [exported]
     for order in range(vjp_order):

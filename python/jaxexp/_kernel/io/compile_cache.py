@@ -29,12 +29,7 @@ Entry = tuple[dict[str, str], bytes]
 
 
 class CompileCache:
-    """A folder of compiled code. Only `put` raises: calls go on without it, because code can always be compiled.
-
-    Attributes:
-        folder: its path.
-        max_bytes: how many bytes the folder may have.
-    """
+    """A folder of compiled code. Only `put` raises: calls go on without it, because code can always be compiled."""
 
     def __init__(self, folder: str, max_bytes: int) -> None:
         self.folder, self.max_bytes = folder, max_bytes
@@ -46,35 +41,23 @@ class CompileCache:
         """What a call needs, with the code for these conditions, or None. Then this process compiles it inside of the
         context, and others wait for that. If another process compiles it, this waits.
         """
-        entry, turn = self._found(conditions)
+        last = time.monotonic() + PATIENCE
+        turn: Any = None  # the right to compile it; others may compile it for too long
+        while (entry := self._entry(conditions)) is None and turn is None and time.monotonic() < last:
+            turn = self._store.turn(dict(conditions))
+            if turn is None:
+                time.sleep(0.01)  # another process may have compiled it before this one got its turn
+        if entry is not None and turn is not None:
+            turn.end()
+            turn = None
         try:
             yield entry
         finally:
             if turn is not None:
                 turn.end()
 
-    def _found(self, conditions: Mapping[str, str]) -> tuple[Entry | None, Any]:
-        """The code, or the right to compile it. None for both if others compiled it for too long."""
-        last = time.monotonic() + PATIENCE
-        turn = None
-        while True:
-            entry = self._entry(conditions)
-            if entry is None and turn is None and time.monotonic() < last:
-                turn = self._store.turn(dict(conditions))
-                if turn is None:
-                    time.sleep(0.01)
-                continue  # another process may have compiled it before this one got its turn
-            if entry is not None and turn is not None:
-                turn.end()
-                turn = None
-            return entry, turn
-
     def put(self, conditions: Mapping[str, str], call: Mapping[str, str], code: bytes) -> None:
-        """Adds code.
-
-        Raises:
-            OSError: it cannot be written, or is larger than the folder may be.
-        """
+        """Adds code."""
         with files.named_in_os_errors(self.folder):
             is_added = self._store.put(dict(conditions), dict(call), code)
         if not is_added:
@@ -88,7 +71,6 @@ class CompileCache:
             self._say(f"cannot add to the compile cache {self.folder!r}: {error}")
 
     def remove(self, conditions: Mapping[str, str]) -> None:
-        """Removes code that does not run."""
         self._store.remove(dict(conditions))
 
     def _entry(self, conditions: Mapping[str, str]) -> Entry | None:

@@ -25,18 +25,8 @@ LARGEST = 1 << 32  # bytes of an artifact, of which offsets lead to 2 GiB
 
 
 def path_of(given: Any, what: str, advice: str = "") -> str:
-    """The path of a file, as a user gives it, as text.
-
-    Messages never have a value that looks like the content of a file: it may be a private key.
-
-    Args:
-        given: what the user gave.
-        what: who takes it, for messages.
-        advice: what else they say if it is no path.
-
-    Raises:
-        ExportError: it is empty, or the content of a file.
-        ExportTypeError: it is no path.
+    """The path of a file, as a user gives it to `what`, as text. Messages never have a value that looks like the
+    content of a file: it may be a private key. They end with `advice` if it is no path.
     """
     try:
         text = os.fsdecode(given)
@@ -50,11 +40,7 @@ def path_of(given: Any, what: str, advice: str = "") -> str:
 
 
 def path_here(given: Any, what: str, advice: str = "") -> str:
-    """The path of a file on this machine, as `path_of`.
-
-    Raises:
-        ExportError: it is a URL, too.
-    """
+    """The path of a file on this machine, as `path_of`: no URL."""
     text = path_of(given, what, advice)
     if "://" in text:
         raise ExportError(f"{what} takes the path of a file on this machine: {text!r} is a URL")
@@ -62,12 +48,8 @@ def path_here(given: Any, what: str, advice: str = "") -> str:
 
 
 def path_to_save(given: Any) -> str:
-    """The path of an artifact that is to be written.
-
-    Raises:
-        ExportError: it is empty, a URL, or would be taken for a member of an archive; or there is a file of another
-            kind, as `refuse_to_lose` says.
-        ExportTypeError: it is no path.
+    """The path of an artifact that is to be written: no URL, nothing that would be taken for a member of an archive,
+    and no file of another kind, as `refuse_to_lose` says.
     """
     text = path_here(given, "save", ". To fill a file object, write the result of serialize to it")
     archive, mark, member = text.rpartition("::")
@@ -146,11 +128,7 @@ class Mapped(mmap.mmap):
 
 
 def regular(path: str | os.PathLike[str]) -> IO[bytes]:
-    """A file, opened for reading. Not a pipe, which would wait for its writer, and not a device.
-
-    Raises:
-        OSError: it cannot be opened, or is no regular file.
-    """
+    """A file, opened for reading. Not a pipe, which would wait for its writer, and not a device."""
     waits_not = getattr(os, "O_NONBLOCK", 0)
     file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | waits_not))  # noqa: SIM115
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

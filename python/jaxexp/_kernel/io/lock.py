@@ -174,11 +174,7 @@ _MOST = 2**31 - 1  # that the native module can be asked for
 
 
 def worker_count(workers: int | None) -> int:
-    """The number of threads for a `workers` argument: None means one for each CPU that the process may use.
-
-    Raises:
-        ExportError: it is not a number of threads. The error is also a TypeError if it is not an int.
-    """
+    """The number of threads for a `workers` argument: None means one for each CPU that the process may use."""
     if workers is None:
         with contextlib.suppress(AttributeError):  # not on every system
             return max(1, len(os.sched_getaffinity(0)))

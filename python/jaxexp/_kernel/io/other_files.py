@@ -41,10 +41,9 @@ def kind_of_ours(head: bytes) -> str:
         return CODE
     if head.startswith(_NUMPY):
         return ARRAY
-    return WEIGHTS if is_tensors(head) else _kind_of_json(b"".join(head.split()))
-
-
-def _kind_of_json(head: bytes) -> str:
+    if is_tensors(head):
+        return WEIGHTS
+    head = b"".join(head.split())  # of JSON
     if head.startswith(b'{"mediaType":"application/vnd.dev.sigstore.bundle'):
         return SIGNATURE
     return INDEX if head.startswith(b'{"metadata":{"total_') else ""
@@ -84,12 +83,8 @@ def instead_of_archive(head: bytes) -> str:
 
 
 def instead_of_artifact(found: str, where: str, head: bytes) -> str:
-    """What a message says was found in place of an artifact.
-
-    Args:
-        found: what the codec says.
-        where: the place inside the artifact; empty if not even its beginning is right.
-        head: the first `HEAD` bytes; empty if they are not known.
+    """What a message says was found in place of an artifact, besides what the codec says. The place inside the artifact
+    is empty if not even its beginning is right; the first `HEAD` bytes, if they are not known.
     """
     if where:  # as far as that, it looks like an artifact
         was_cut = found.endswith("leads out of it")
@@ -113,8 +108,10 @@ def instead_of_executables(found: str, head: bytes) -> str:
 
 def _known(head: bytes) -> str:
     """What a file is that is neither an artifact nor an archive, and what to do; empty if that is unknown."""
-    if known := _of_servers(head):
-        return known
+    if head.lstrip()[:14].lower().startswith((b"<!doctype html", b"<html")):
+        return "what looks like an HTML page, as servers send it in place of a file: look at it in a browser"
+    if head.startswith(b"version https:/"):
+        return "a pointer of Git LFS: 'git lfs pull' gets the file"
     if head.startswith(EXECUTABLES):
         return (
             "a file of executables, which has compiled code but no function: 'jaxexp inspect' shows it, and it is used "
@@ -131,15 +128,6 @@ def _known(head: bytes) -> str:
         if _first_member(head).endswith(end):
             return f"what looks like a file of {writer}: {_OF_OTHERS}"
     return f"what looks like a pickle or HDF5: {_OF_OTHERS}" if _is_pickle_or_hdf5(head) else ""
-
-
-def _of_servers(head: bytes) -> str:
-    start = head.lstrip()[:14].lower()
-    if start.startswith((b"<!doctype html", b"<html")):
-        return "what looks like an HTML page, as servers send it in place of a file: look at it in a browser"
-    if head.startswith(b"version https:/"):
-        return "a pointer of Git LFS: 'git lfs pull' gets the file"
-    return ""
 
 
 def _is_text(head: bytes) -> bool:

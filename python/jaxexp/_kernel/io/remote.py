@@ -131,7 +131,8 @@ def failures(name: str) -> Generator[None]:
         is_named |= isinstance(error, FileNotFoundError)  # with the path there
         if not is_named:
             raise kind(shown(f"{name}: {said or type(error).__name__}")) from cause(error)
-        if _is_printable(error):
+        # Whether Python can print it, and those that it was raised from.
+        if all(line.isprintable() for text in traceback.format_exception(error) for line in text.split("\n")):
             raise
         raise kind(shown(said)) from None
 
@@ -140,11 +141,6 @@ def cut(text: object) -> str:
     """What a server says, shortened to about a line or two."""
     said = str(text)
     return said if len(said) <= _LONGEST else f"{said[:_LONGEST]}..."
-
-
-def _is_printable(error: BaseException) -> bool:
-    """Whether Python can print an error, and those that it was raised from."""
-    return all(line.isprintable() for text in traceback.format_exception(error) for line in text.split("\n"))
 
 
 # --- the version of a remote file, as its storage states it, without reading the file ---------------------------------

@@ -36,16 +36,9 @@ class Readable(Protocol):
 
 
 class Storage:
-    """Bytes that several threads can read by ranges at once.
-
-    Attributes:
-        name: what messages call it.
-        size: how many bytes there are.
-        whole: the file, if it is on this machine, so that parts of it can be read into one buffer.
-        content: all of the bytes, if they are in memory.
-        takes_requests: whether each range needs a request to another machine.
-        address: what another process opens it with, or None.
-        is_closed: whether nothing can be read any more.
+    """Bytes that several threads can read by ranges at once. `whole` is a file on this machine, so that parts of it can
+    be read into one buffer; `content` are all bytes, if they are in memory. Another process opens `address`, if there
+    is one.
     """
 
     name: str
@@ -79,12 +72,7 @@ class Storage:
 
 
 def open_source(source: Any, options: dict[str, Any]) -> Storage:
-    """Opens a path, a URL (anything with ``://``), or a binary file object.
-
-    Raises:
-        OSError: it cannot be opened.
-        TypeError: it is none of these.
-    """
+    """Opens a path, a URL (anything with ``://``), or a binary file object."""
     if isinstance(source, str) and "://" in source:
         return _Remote(source, options)
     if options:
@@ -97,11 +85,7 @@ def open_source(source: Any, options: dict[str, Any]) -> Storage:
 
 
 def beginning_of_url(url: str, size: int) -> tuple[bytes, int]:
-    """The first bytes of a file behind a URL, up to `size`, and how many it has; the rest is not read.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """The first bytes of a file behind a URL, up to `size`, and how many it has; the rest is not read."""
     with failures(url):
         filesystem, path = filesystem_of(url, {})
         if _is_http(filesystem):
@@ -302,7 +286,6 @@ def _fetch(filesystem: Any, url: str, ranges: Sequence[tuple[int, int]], version
 
 
 def server_error(url: str, said: str, kind: type[OSError] = OSError) -> OSError:
-    """The error about a server, whose own words are escaped."""
     return kind(shown(f"{url}: {said}"))
 
 
@@ -406,9 +389,6 @@ _PORTS = {"http": 80, "https": 443}
 def files_in(url: str, recursive: bool = True) -> Iterator[tuple[str, tuple[int, str] | None]]:
     """The URLs of the files in a folder, and with `recursive` in its subfolders, in order, each with what `described`
     returns; None instead if the listing does not describe the file.
-
-    Raises:
-        OSError: the folder cannot be read, or a server lists too much in it.
     """
     with failures(url):
         filesystem, folder = filesystem_of(url, {})

@@ -22,8 +22,6 @@ _NAME = "jaxexp.batch_dim"
 
 
 class BatchDim(NamedTuple):
-    """A dimension variable that is a batch, and the arguments and results that it leads."""
-
     name: str
     arguments: tuple[bool, ...]
     results: tuple[bool, ...]
@@ -32,11 +30,7 @@ class BatchDim(NamedTuple):
 def check(
     name: str, fun_name: str, in_avals: Sequence[Any], in_tree: Any, out_avals: Sequence[Any], out_tree: Any
 ) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
-    """Finds the arguments and results whose leading dimension is the variable `name`, if it can be a batch.
-
-    Raises:
-        ExportError: it cannot be a batch; the message names the argument or result that prevents it.
-    """
+    """Finds the arguments and results whose leading dimension is the variable `name`, if it can be a batch."""
     if not isinstance(name, str):
         raise ExportTypeError(
             f"exporting {fun_name}: batch_dim is the name of a dimension variable, a str such as 'b', not {name!r}"
@@ -73,7 +67,6 @@ def _text(aval: Any) -> str:
 
 
 def declare(module: Any, name: str) -> None:
-    """Writes the declaration into a module."""
     with module.context:
         module.operation.attributes[_NAME] = _jax.ir.StringAttr.get(name)
 
@@ -108,9 +101,11 @@ def _read(exported: ExportedData) -> BatchDim | None:
         return None
     if not module_head.may_name(data.module_view(exported), _NAME):
         return None
-    (name,) = mlir.string_attributes(exported.mlir_module_serialized, _NAME)
-    if name is None:
-        return None
+    with _jax.make_ir_context() as context:
+        attributes = mlir.parse(exported.mlir_module_serialized, context).operation.attributes
+        if _NAME not in attributes or not isinstance(attributes[_NAME], _jax.ir.StringAttr):
+            return None
+        name: str = attributes[_NAME].value
     try:
         arguments, results = check(
             name, exported.fun_name, exported.in_avals, exported.in_tree, exported.out_avals, exported.out_tree

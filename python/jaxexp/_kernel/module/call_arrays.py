@@ -335,13 +335,9 @@ def give_layouts(operation: Any, target: str) -> None:
     """Has a call say the layouts of its arrays, as JAX does. XLA then compares the arrays with their types."""
     if target in _targets() and "operand_layouts" not in operation.attributes:
         for name, values in (("operand_layouts", operation.operands), ("result_layouts", operation.results)):
-            ranks = [_jax.ir.RankedTensorType(value.type).rank for value in values]
-            operation.attributes[name] = _jax.ir.ArrayAttr.get([_row_major(rank) for rank in ranks])
-
-
-def _row_major(rank: int) -> Any:
-    ir = _jax.ir
-    return ir.DenseElementsAttr.get(np.arange(rank)[::-1].astype(np.int64), type=ir.IndexType.get())
+            orders = [np.arange(_jax.ir.RankedTensorType(value.type).rank)[::-1].astype(np.int64) for value in values]
+            row_major = [_jax.ir.DenseElementsAttr.get(order, type=_jax.ir.IndexType.get()) for order in orders]
+            operation.attributes[name] = _jax.ir.ArrayAttr.get(row_major)
 
 
 def assert_open_sizes(exported: ExportedData, module: Any) -> None:

@@ -32,22 +32,14 @@ class Meaning(enum.Enum):
 
 
 def check(module: Any) -> None:
-    """Refuses a module in which a composite has two meanings.
-
-    Raises:
-        ModuleError: the function of a composite is not the one that StableHLO writes for its operation.
-    """
+    """Refuses a module in which a composite has two meanings."""
     for _, name, meaning in of_chlo(module):
         if meaning is Meaning.TWO:
             raise two_meanings(name)
 
 
 def call_functions(module: Any) -> None:
-    """Replaces composites that mean their functions by calls of these, in place. The others mean their operations.
-
-    Raises:
-        ModuleError: as `check` does.
-    """
+    """Replaces composites that mean their functions by calls of these, in place. The others mean their operations."""
     for operation, name, meaning in of_chlo(module):
         if meaning is Meaning.TWO:
             raise two_meanings(name)
@@ -59,7 +51,6 @@ def call_functions(module: Any) -> None:
 
 
 def two_meanings(name: str) -> ModuleError:
-    """The error for a composite of this name."""
     return ModuleError(
         "mlir_module_serialized",
         f"the function of each composite {name} to be one that StableHLO is known to write for {name}",
@@ -101,7 +92,19 @@ def of_chlo(
     is trusted are left out.
     """
     found = list(mlir.iter_operations(module))
-    functions = _DigestsOfFunctions(module)
+    functions = _jax.ir.SymbolTable(module.operation)
+    digests: dict[
+        tuple[str, bool], str
+    ] = {}  # by the text: there is a function for each composite, and many are the same
+
+    @functools.cache
+    def digest_of(name: str, order_matters: bool) -> str:
+        function = functions[name].operation
+        key = function.get_asm(print_generic_op_form=True).partition("\n")[2], order_matters
+        if key not in digests:
+            digests[key] = _digest(function, order_matters)
+        return digests[key]
+
     budget = Budget() if budget is None else budget
     budget.add(len(found))
     for operation in found:
@@ -121,24 +124,8 @@ def of_chlo(
         if known != version:
             yield operation, name, Meaning.FUNCTION
             continue
-        digest = functions.digest(attributes["decomposition"].value, _order_matters(said))
+        digest = digest_of(attributes["decomposition"].value, _order_matters(said))
         yield operation, name, Meaning.OPERATION if digest in written else Meaning.TWO
-
-
-class _DigestsOfFunctions:
-    """The digests of a module's functions. There is one for each composite, and many are the same."""
-
-    def __init__(self, module: Any) -> None:
-        self._functions = _jax.ir.SymbolTable(module.operation)
-        self._digests: dict[tuple[str, bool], str] = {}  # by the text
-        self.digest = functools.cache(self._digest)
-
-    def _digest(self, name: str, order_matters: bool) -> str:
-        function = self._functions[name].operation
-        key = function.get_asm(print_generic_op_form=True).partition("\n")[2], order_matters
-        if key not in self._digests:
-            self._digests[key] = _digest(function, order_matters)
-        return self._digests[key]
 
 
 def _order_matters(said: str) -> bool:
@@ -169,9 +156,6 @@ _ASIN = """func.func @main(%x: {type}) -> {type} {{
 def portable(name: str, said: str, operands: str, results: str) -> Any:
     """A module whose main function is one operation of CHLO, as jaxlib has it in portable artifacts: a composite or an
     expansion. The MLIR context is entered.
-
-    Raises:
-        Exception: of several types: jaxlib does not know the operation, or not with these types.
     """
     arguments = [f"%{i}: {type_}" for i, type_ in enumerate(_split(operands))]
     values = ", ".join(f"%{i}" for i in range(len(arguments)))

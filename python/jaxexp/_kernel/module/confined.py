@@ -39,7 +39,9 @@ def confine(module: Any, serialized: bytes) -> None:
     channels = itertools.count(int.from_bytes(hashlib.sha256(serialized).digest()[:6], "little") + 2)
     for operation in list(mlir.iter_operations(module)):
         if operation.name in COLLECTIVES and "channel_handle" in operation.attributes:
-            _give_channel(operation, next(channels))
+            old = _jax.hlo.ChannelHandle(operation.attributes["channel_handle"])
+            new = _jax.hlo.ChannelHandle.get(next(channels), old.channel_type, module.context)
+            operation.attributes["channel_handle"] = new
         if operation.name == "stablehlo.sort":
             # XLA sorts with the C++ library, which writes outside of the array if a comparator is no order, unless the
             # sort is stable. Each stable sort is one of those that an unstable one may be.
@@ -49,12 +51,8 @@ def confine(module: Any, serialized: bytes) -> None:
         elif operation.name in ("stablehlo.divide", "stablehlo.remainder"):
             _divide_by_no_zero(operation)
         elif operation.name in CONVOLUTIONS:
-            confine_convolution(operation)
-
-
-def _give_channel(operation: Any, channel: int) -> None:
-    old = _jax.hlo.ChannelHandle(operation.attributes["channel_handle"])
-    operation.attributes["channel_handle"] = _jax.hlo.ChannelHandle.get(channel, old.channel_type, operation.context)
+            _assert_open_sizes(operation)
+            _take_away_first(operation)
 
 
 def _confine_call(call: Any, target: str) -> None:
@@ -65,10 +63,7 @@ def _confine_call(call: Any, target: str) -> None:
         mlir.replace(call, made)
         return
     call_arrays.assert_not_empty(call, target)
-    _clear_what_is_not_written(call, target)
-
-
-def _clear_what_is_not_written(call: Any, target: str) -> None:
+    # What is not written is cleared.
     results, choices = list(call.results), call_arrays.choices(call.attributes) or {}
     if target == "AllocateBuffer":
         for result in results:
@@ -101,8 +96,7 @@ def _divide_by_no_zero(operation: Any) -> None:
     """JAX computes what is constant when sizes are known, also in functions that a symbolic one calls. The processor's
     division ends the process where XLA has a number for it.
     """
-    element = _jax.ir.RankedTensorType(operation.result.type).element_type
-    if not isinstance(element, _jax.ir.IntegerType):
+    if not isinstance(_type_of(operation.result).element_type, _jax.ir.IntegerType):
         return
     hlo, (number, divisor) = _jax.hlo, operation.operands
     with operation.location, _jax.ir.InsertionPoint(operation):
@@ -112,48 +106,34 @@ def _divide_by_no_zero(operation: Any) -> None:
     _replace(operation, operation.result, lambda result: hlo.select(is_zero, of_zero, result))
 
 
-def _full(like: Any, number: int) -> Any:
-    """An array of one number, of the integer type of a value, whose sizes may be open."""
-    ir, type_ = _jax.ir, _jax.ir.RankedTensorType(like.type)
-    scalar = ir.RankedTensorType.get([], type_.element_type)
-    splat = ir.IntegerAttr.get(type_.element_type, number)
-    if type_.has_static_shape:
-        return _jax.hlo.constant(ir.DenseElementsAttr.get_splat(type_, splat))
-    one = _jax.hlo.constant(ir.DenseElementsAttr.get_splat(scalar, splat))
-    return _jax.hlo.dynamic_broadcast_in_dim(type_, one, _sizes(like, type_.rank), [])
+def _full(like: Any, number: int, element: Any = None) -> Any:
+    """An array of one integer, of the shape of a value; by default of its element type."""
+    element = _type_of(like).element_type if element is None else element
+    scalar = _jax.ir.RankedTensorType.get([], element)
+    splat = _jax.ir.DenseElementsAttr.get_splat(scalar, _jax.ir.IntegerAttr.get(element, number))
+    return _broadcast(_jax.hlo.constant(splat), like, [])
 
 
 def _zeros(value: Any) -> Any:
-    """Zeros of the type of a value, whose sizes may be open."""
-    ir, type_ = _jax.ir, _jax.ir.RankedTensorType(value.type)
-    truth = ir.IntegerType.get_signless(1)
+    return _jax.hlo.convert(_type_of(value), _full(value, 0, _jax.ir.IntegerType.get_signless(1)))
+
+
+def _broadcast(value: Any, like: Any, dimensions: Sequence[int]) -> Any:
+    """A value in the shape of another one, whose sizes may be open; its dimensions are these."""
+    hlo, ir, type_ = _jax.hlo, _jax.ir, _type_of(like)
+    made = ir.RankedTensorType.get(type_.shape, _type_of(value).element_type)
     if type_.has_static_shape:
-        none = ir.DenseElementsAttr.get_splat(ir.RankedTensorType.get(type_.shape, truth), ir.BoolAttr.get(False))
-        never = _jax.hlo.constant(none)
-    else:
-        never = _jax.hlo.and_(same := _equal(value, value), _jax.hlo.not_(same))
-    return _jax.hlo.convert(type_, never)
+        return hlo.broadcast_in_dim(made, value, dimensions)
+    one = ir.RankedTensorType.get([1], ir.IntegerType.get_signless(32))
+    sizes: Sequence[Any] = [hlo.reshape(one, hlo.get_dimension_size(like, axis)) for axis in range(type_.rank)]
+    return hlo.dynamic_broadcast_in_dim(made, value, hlo.concatenate(sizes, 0), dimensions)
 
 
 def _where_computed(value: Any, info: Any) -> Any:
     """A result of a batch, and zeros for the elements of which `info` says that they were not computed."""
-    hlo, ir = _jax.hlo, _jax.ir
-    is_computed = _equal(info, hlo.subtract(info, info))
-    type_ = ir.RankedTensorType(value.type)
-    batch = ir.RankedTensorType(info.type).rank
-    of_truth = ir.RankedTensorType.get(type_.shape, ir.IntegerType.get_signless(1))
-    dimensions = list(range(batch))
-    if type_.has_static_shape:
-        chosen = hlo.broadcast_in_dim(of_truth, is_computed, dimensions)
-    else:
-        chosen = hlo.dynamic_broadcast_in_dim(of_truth, is_computed, _sizes(value, type_.rank), dimensions)
-    return hlo.select(chosen, value, _zeros(value))
-
-
-def _sizes(value: Any, rank: int) -> Any:
-    one = _jax.ir.RankedTensorType.get([1], _jax.ir.IntegerType.get_signless(32))
-    sizes: Sequence[Any] = [_jax.hlo.reshape(one, _jax.hlo.get_dimension_size(value, axis)) for axis in range(rank)]
-    return _jax.hlo.concatenate(sizes, 0)
+    is_computed = _equal(info, _jax.hlo.subtract(info, info))
+    chosen = _broadcast(is_computed, value, list(range(_type_of(info).rank)))
+    return _jax.hlo.select(chosen, value, _zeros(value))
 
 
 def _equal(left: Any, right: Any) -> Any:
@@ -172,13 +152,8 @@ MOST_PLACES = 2**24
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Places:
-    """The places along one dimension: of the input with its padding, or of the kernel.
-
-    Attributes:
-        array: the input or the kernel.
-        axis: the dimension.
-        dilation: the distance of its elements.
-        padding: what is in front and behind; None where a value of the operation says it.
+    """The places along one dimension of the input or of the kernel, with the distance of its elements, and the padding
+    in front and behind; None where a value of the operation says that.
     """
 
     array: Any
@@ -204,7 +179,12 @@ class _Places:
 
 def why_convolution_is_wrong(operation: Any) -> str | None:
     """What of a convolution XLA cannot compute, in words; None if nothing is known."""
-    for what, numbers in _numbers_of(operation).items():
+    said = {
+        "strides": _array(operation, "window_strides"),
+        "dilations": _array(operation, "lhs_dilation") + _array(operation, "rhs_dilation"),
+        "padding": [number for pair in _pairs(operation) or () for number in pair],
+    }
+    for what, numbers in said.items():
         if any(abs(number) >= MOST_PLACES for number in numbers):
             return f"{what} of {max(numbers, key=abs):,}"
     known = [places for places in _places(operation) if not places.is_open()]
@@ -212,12 +192,6 @@ def why_convolution_is_wrong(operation: Any) -> str | None:
         return f"padding of {taken[0]}"
     counts = [places.count() for places in known]
     return f"{max(counts):,} places in a dimension" if counts and max(counts) >= MOST_PLACES else None
-
-
-def confine_convolution(operation: Any) -> None:
-    """Changes a convolution, in place, so that XLA reads nothing else than its arrays."""
-    _assert_open_sizes(operation)
-    _take_away_first(operation)
 
 
 def _take_away_first(operation: Any) -> None:
@@ -270,14 +244,6 @@ def _assert_open_sizes(operation: Any) -> None:
         mlir.assert_all(holds, "A convolution has 2^24 places or more in a dimension, or takes away more than it has")
 
 
-def _numbers_of(operation: Any) -> dict[str, list[int]]:
-    return {
-        "strides": _array(operation, "window_strides"),
-        "dilations": _array(operation, "lhs_dilation") + _array(operation, "rhs_dilation"),
-        "padding": [number for pair in _pairs(operation) or () for number in pair],
-    }
-
-
 def _places(operation: Any) -> Iterator[_Places]:
     """Those of the input in each dimension, then those of the kernel."""
     dimensions = _jax.hlo.ConvDimensionNumbers(operation.attributes["dimension_numbers"])
@@ -292,7 +258,6 @@ def _places(operation: Any) -> Iterator[_Places]:
 
 
 def _padding(operation: Any, number: int, places: _Places) -> list[Any]:
-    """What is in front and behind, as values."""
     hlo = _jax.hlo
     if places.padding is not None:
         return [_wide_constant(size) for size in places.padding]

@@ -22,15 +22,8 @@ class UnknownCustomCallError(ExportRuntimeError, _jax.JaxRuntimeError):
 
 
 def check_stable(module: Any, allowed_targets: Collection[str]) -> None:
-    """Refuses a module with custom calls, or operations of other dialects, that are not promised to be stable.
-
-    Args:
-        module: the MLIR module.
-        allowed_targets: custom call targets that the user allows besides the stable ones, and names of operations that
-            the tables of `_kernel/artifact/operations.py` lack; "ALL" allows all.
-
-    Raises:
-        ExportError: names each such target or operation, where it comes from, and how to allow it.
+    """Refuses a module with custom calls, or operations that are not in the tables of `_kernel/artifact/operations.py`,
+    whose targets or names are not promised to be stable, and not allowed by the user; "ALL" allows all.
     """
     if "ALL" in allowed_targets:
         return
@@ -55,21 +48,16 @@ def check_stable(module: Any, allowed_targets: Collection[str]) -> None:
 
 
 def refuse_callbacks(exported: ExportedData, module: Any, platforms: Iterable[int]) -> None:
-    """Refuses a module that would call back to Python: to addresses in the process that exported it.
-
-    Args:
-        platforms: the indices of the exported platforms that it will run on.
-
-    Raises:
-        ExportError: names the targets.
+    """Refuses a module that would call back to Python on these of the exported platforms: to addresses in the process
+    that exported it.
     """
     if not module_head.may_name(exported.mlir_module_serialized, "custom_call"):
         return
     if not any(is_callback(target) for target, _ in mlir.custom_calls(module)):
         return
-    if found := set(filter(is_callback, _targets(exported, module, platforms))):
+    if found := ", ".join(sorted({*filter(is_callback, _targets(exported, module, platforms))})):
         raise ExportError(
-            f"calling {exported.fun_name}: its module calls back to Python ({_list(found)}), to functions that "
+            f"calling {exported.fun_name}: its module calls back to Python ({found}), to functions that "
             "existed only in the process that exported it. Export the function without its callbacks"
         )
 
@@ -80,22 +68,18 @@ def why_not_compiled(exported: ExportedData, error: Exception) -> str | None:
         return None
     for platform in dict.fromkeys((_jax.platform_name(), *exported.platforms)):
         missing = {target for target in targets_on(exported, platform) if not is_known(target, platform)}
-        if any(_names(str(error), target) for target in missing):
+        # XLA's message names it, however that is worded.
+        if any(re.search(rf"(?<![\w.]){re.escape(target)}(?![\w.])", str(error)) for target in missing):
+            names = ", ".join(sorted(missing))
             return (
-                f"its module has custom calls that nothing in this process implements on {platform}: {_list(missing)}. "
+                f"its module has custom calls that nothing in this process implements on {platform}: {names}. "
                 "Register each with jax.ffi.register_ffi_target, or import the library that does so, before calling; "
                 f"{_origin(missing)}"
             )
     return None
 
 
-def _names(message: str, target: str) -> bool:
-    """Whether XLA's message is about a custom call, however it is worded."""
-    return re.search(rf"(?<![\w.]){re.escape(target)}(?![\w.])", message) is not None
-
-
 def targets_on(exported: ExportedData, platform: str) -> set[str]:
-    """The targets of a function's custom calls that may run on a platform."""
     if not module_head.may_name(exported.mlir_module_serialized, "custom_call"):
         return set()
     index = exported.platforms.index(platform) if platform in exported.platforms else 0
@@ -109,17 +93,13 @@ def _targets(exported: ExportedData, module: Any, platforms: Iterable[int]) -> s
     return {mlir.target_of(call) for index in indices for call in custom_calls_on(module, index)}
 
 
-def _list(targets: Iterable[str]) -> str:
-    return ", ".join(sorted(targets))
-
-
 def _origin(targets: set[str]) -> str:
     if any(target.startswith(("lapack_", "blas_", "cu", "hip")) for target in targets):
         return "custom calls of linear algebra come with jaxlib, and need the JAX release that exported the function"
     return "if they came with jaxlib, use the JAX release that exported the function"
 
 
-# Custom calls that are gone when the program runs: the compiler takes them apart.
+# Custom calls that are gone when the program runs: the compiler takes them apart, and calls no native code for them.
 _OF_COMPILER = r"""
     (stablehlo|mhlo|chlo|vhlo|sdy|xla|tf)\..*
     | __.*
@@ -131,14 +111,9 @@ _OF_COMPILER = r"""
 """
 
 
-def is_of_compiler(target: str) -> bool:
-    """Whether a custom call is for the compiler, which does not turn it into a call of native code."""
-    return re.fullmatch(_OF_COMPILER, target, re.VERBOSE) is not None
-
-
 def is_known(target: str, platform: str) -> bool:
     """Whether a custom call is registered for a platform, or needs no registration there."""
-    if is_of_compiler(target) or target in _jax.registered_custom_calls(platform):
+    if re.fullmatch(_OF_COMPILER, target, re.VERBOSE) or target in _jax.registered_custom_calls(platform):
         return True
     # XLA or a plugin itself may implement these, and no registry says so.
     return platform != "cpu" and target in STABLE_CUSTOM_CALLS
@@ -168,17 +143,11 @@ def custom_calls_on(module: Any, platform: int | None) -> Iterator[Any]:
             if (name, passed) not in seen and name in symbols:
                 seen.add((name, passed))
                 pending.append((symbols[name].operation, passed))
-        for region in _regions(operation, first_argument):
+        regions = list(operation.regions)
+        if operation.name == "stablehlo.case" and (index := _number(operation.operands[0], first_argument)) is not None:
+            regions = [regions[_branch(index, regions)]]
+        for region in regions:
             pending += [(inner.operation, first_argument) for block in region for inner in block]
-
-
-def _regions(operation: Any, first_argument: int | None) -> Sequence[Any]:
-    """The regions of an operation that may run."""
-    regions = list(operation.regions)
-    if operation.name != "stablehlo.case":
-        return regions
-    index = _number(operation.operands[0], first_argument)
-    return regions if index is None else [regions[_branch(index, regions)]]
 
 
 def _branch(index: int, regions: Sequence[Any]) -> int:
@@ -206,17 +175,14 @@ def _number(value: Any, first_argument: int | None) -> int | None:
             number = _constant(operation)
         while number is not None and waiting and waiting[-1][0].name == "stablehlo.clamp":
             least, _, most = waiting.pop()[0].operands
-            number = _clamped(_constant(least.owner), number, _constant(most.owner))
+            low, high = _constant(least.owner), _constant(most.owner)
+            number = None if low is None or high is None else min(max(low, number), high)
         if number is None or not waiting:
             return number
         chosen, result = waiting.pop()
         branch = chosen.regions[_branch(number, chosen.regions)].blocks[0]
         value = branch.operations[len(branch.operations) - 1].operands[result]
     return None
-
-
-def _clamped(least: int | None, number: int, most: int | None) -> int | None:
-    return None if least is None or most is None else min(max(least, number), most)
 
 
 def _is_index(value: Any) -> bool:
@@ -237,7 +203,6 @@ def _constant(owner: Any) -> int | None:
 
 
 def _references(operation: Any) -> Sequence[str]:
-    """The functions that an operation calls."""
     attributes = operation.attributes
     names = (name for name in ("callee", "called_computations", "decomposition") if name in attributes)
     return re.findall(r'@"?([^",\]]+)', " ".join(str(attributes[name]) for name in names))

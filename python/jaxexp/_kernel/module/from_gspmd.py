@@ -12,27 +12,22 @@ ran on each device was a call between conversions to the parts of an array and b
 
 from __future__ import annotations
 
-import collections
 import itertools
-import math
-import operator
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from jaxexp import _jax
-from jaxexp._errors import ModuleError, cause
+from jaxexp._errors import ExportTypeError, ModuleError, cause
 from jaxexp._kernel.artifact import op_sharding
+from jaxexp._kernel.function.sharding import Cut, cuts_of
 
 from . import mlir
 
 _NAME = "mhlo.sharding"
 
-# A group of devices, whose numbers differ, so to speak, in the digit between two powers. (2, 8) out of eight devices
-# are four groups of two: number // 2 % 4.
-_Cut = tuple[int, int]
 # The cuts that divide each axis of an array, the coarsest first.
-_Tiling = tuple[tuple[_Cut, ...], ...]
+_Tiling = tuple[tuple[Cut, ...], ...]
 
 
 class NotExpressibleError(Exception):
@@ -40,15 +35,9 @@ class NotExpressibleError(Exception):
 
 
 def to_shardy(module: Any, nr_devices: int) -> None:
-    """Converts all shardings of a module to Shardy, in place.
-
-    Args:
-        module: the module; its MLIR context is entered.
-        nr_devices: the number of devices that it is for.
-
-    Raises:
-        NotExpressibleError: a part has no counterpart. The caller has to use the module as it was.
-        ModuleError: a sharding is no text.
+    """Converts all shardings of a module for so many devices to Shardy, in place; its MLIR context is entered. If a
+    part has no counterpart, a NotExpressibleError: the caller has to use the module as it was. A ModuleError if a
+    sharding is no text.
     """
     try:
         _to_shardy(module, nr_devices)
@@ -64,7 +53,7 @@ def _to_shardy(module: Any, nr_devices: int) -> None:
         return
     tilings = {text: _tiling(text, nr_devices) for text in _texts(module)}
     mesh = _Mesh(module, tilings, nr_devices)
-    for function in (f for f in module.body.operations if isinstance(f, _jax.func_op)):
+    for function in _functions(module):
         _change_attributes(function, mesh)
     for body in _shard_map_bodies(mlir.custom_calls(module)):
         _make_manual(body, mesh)
@@ -75,7 +64,7 @@ def _to_shardy(module: Any, nr_devices: int) -> None:
             raise NotExpressibleError("a conversion between an array and its parts outside of a shard_map")
     for operation in mlir.iter_operations(module):
         if _NAME in operation.attributes:
-            values = [mesh.sharding(_text(operation), _rank(result)) for result in operation.results]
+            values = [mesh.sharding(_text(operation.attributes), _rank(result)) for result in operation.results]
             if len(values) != 1:
                 raise NotExpressibleError(f"a sharding of {len(values)} results")
             operation.attributes["sdy.sharding"] = mesh.per_value(values)
@@ -123,7 +112,7 @@ class _Mesh:
     def per_value(self, shardings: Iterable[str]) -> Any:
         return _jax.ir.Attribute.parse(f"#sdy.sharding_per_value<[{', '.join(shardings)}]>")
 
-    def _names(self, cuts: Iterable[_Cut]) -> Iterator[str]:
+    def _names(self, cuts: Iterable[Cut]) -> Iterator[str]:
         for low, high in cuts:
             yield from (name for (start, end), name in self._axes.items() if low <= start and end <= high)
 
@@ -135,21 +124,19 @@ class _Mesh:
 
 
 def _texts(module: Any) -> set[str]:
-    """All shardings of a module that are not empty."""
-    found = {_text(operation) for operation in mlir.iter_operations(module) if _NAME in operation.attributes}
-    for function in (f for f in module.body.operations if isinstance(f, _jax.func_op)):
+    found = {_text(operation.attributes) for operation in mlir.iter_operations(module) if _NAME in operation.attributes}
+    for attributes in (function.attributes for function in _functions(module)):
         for name in ("arg_attrs", "res_attrs"):
-            if name in function.attributes:
-                attributes: Any = function.attributes[name]
-                found |= {_text_of(d) for d in map(_jax.ir.DictAttr, attributes) if _NAME in d}
+            if name in attributes:
+                found |= {_text(d) for d in map(_jax.ir.DictAttr, attributes[name]) if _NAME in d}
     return found - {_MANUAL}
 
 
-def _text(operation: Any) -> str:
-    return _text_of(operation.attributes)
+def _functions(module: Any) -> list[Any]:
+    return [operation for operation in module.body.operations if isinstance(operation, _jax.func_op)]
 
 
-def _text_of(attributes: Any) -> str:
+def _text(attributes: Any) -> str:
     raw = _jax.ir.StringAttr(attributes[_NAME]).value_bytes
     if raw.startswith(b"{"):
         try:
@@ -186,25 +173,11 @@ def _tiling(text: str, nr_devices: int) -> _Tiling:
     sizes = op_sharding.size_of(tiles), op_sharding.size_of(shape)
     if 0 in (*tiles, *shape) or sizes != (nr_devices, nr_devices) or sorted(order) != [*range(len(shape))]:
         raise NotExpressibleError(f"the sharding {text} of {nr_devices} devices")
-    # The cut for each axis of the matrix of devices, in the order in which the tiles take them.
-    ends = [*itertools.accumulate(reversed(shape), operator.mul, initial=1)][::-1]
-    left = collections.deque((ends[i + 1], ends[i]) for i in order)
-    tiling = tuple(tuple(_take(tile, left, text)) for tile in tiles)
+    try:
+        tiling = cuts_of(tiles, shape, order)
+    except ExportTypeError as error:
+        raise NotExpressibleError(f"the sharding {text}, which has {error}") from cause(error)
     return tiling[:-1] if match["replicated"] else tiling
-
-
-def _take(tile: int, left: collections.deque[_Cut], text: str) -> Iterator[_Cut]:
-    """Takes this many groups of devices from the front of the remaining ones."""
-    while tile > 1:
-        low, high = left.popleft()
-        taken = math.gcd(tile, high // low)
-        if taken not in (tile, high // low):
-            raise NotExpressibleError(f"the sharding {text}, which splits an axis of its devices unevenly")
-        if taken > 1:
-            yield high // taken, high
-        tile //= taken
-        if high // taken > low:
-            left.appendleft((low, high // taken))
 
 
 def _rank(value: Any) -> int:
@@ -216,7 +189,7 @@ def _rank(value: Any) -> int:
 
 def _drop(module: Any) -> None:
     """Removes all shardings from a module for one device. There, the parts of arrays are whole arrays."""
-    for function in (f for f in module.body.operations if isinstance(f, _jax.func_op)):
+    for function in _functions(module):
         _change_attributes(function, None)
     for operation in list(mlir.iter_operations(module)):
         if _NAME not in operation.attributes:
@@ -236,16 +209,15 @@ def _change_attributes(function: Any, mesh: _Mesh | None) -> None:
         changed = []
         for type_, attributes in zip(types, map(ir.DictAttr, function.attributes[name]), strict=True):
             new = {name: value for name, value in mlir.items(attributes) if name != _NAME}
-            if mesh is not None and _NAME in attributes and _text_of(attributes) != _MANUAL:
-                sharding = mesh.sharding(_text_of(attributes), ir.RankedTensorType(type_).rank)
+            if mesh is not None and _NAME in attributes and _text(attributes) != _MANUAL:
+                sharding = mesh.sharding(_text(attributes), ir.RankedTensorType(type_).rank)
                 new["sdy.sharding"] = mesh.attribute(sharding)
             changed.append(ir.DictAttr.get(new))
         function.attributes[name] = ir.ArrayAttr.get(changed)
 
 
 def _constrain(call: Any, mesh: _Mesh) -> None:
-    """Turns the custom call `Sharding` into a constraint."""
-    value, text = call.operands[0], _text(call)
+    value, text = call.operands[0], _text(call.attributes)
     if text != _MANUAL:
         config = call.attributes["backend_config"] if "backend_config" in call.attributes else ""  # noqa: SIM401
         unspecified = re.fullmatch(rf"unspecified_dims=\[({_NUMBERS})?\]", str(config).strip('"'), re.ASCII)
@@ -274,14 +246,12 @@ def _shard_map_bodies(calls: Iterable[tuple[str, Any]]) -> list[Any]:
 
 
 def _calls(value: Any, target: str) -> bool:
-    """Whether a value is the result of a custom call with this target."""
-    operation = mlir.origin(value)
-    return operation is not None and _is_call(operation, target)
+    return (operation := mlir.origin(value)) is not None and _is_call(operation, target)
 
 
 def _unannotated(value: Any) -> Any:
     """A part of an array, without the remark that it is one."""
-    if _calls(value, "Sharding") and _text(value.owner) == _MANUAL:
+    if _calls(value, "Sharding") and _text(value.owner.attributes) == _MANUAL:
         return value.owner.operands[0]
     return value
 
@@ -298,9 +268,9 @@ def _make_manual(body: Any, mesh: _Mesh) -> None:
         whole = operand.owner.operands[0]
         entering.append(operand.owner)
         operands.append(whole.owner.operands[0])
-        in_shardings.append(mesh.sharding(_text(whole.owner), _rank(whole)))
+        in_shardings.append(mesh.sharding(_text(whole.owner.attributes), _rank(whole)))
     leaving = [_leaving(result) for result in body.results]
-    out_shardings = [mesh.sharding(_text(end), _rank(end.results[0])) for _, end in leaving]
+    out_shardings = [mesh.sharding(_text(end.attributes), _rank(end.results[0])) for _, end in leaving]
     types = [end.results[0].type for _, end in leaving]
     if not all(ir.RankedTensorType(value.type).has_static_shape for value in (*body.operands, *body.results)):
         raise NotExpressibleError("a shard_map of symbolic shapes")

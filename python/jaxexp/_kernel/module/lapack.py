@@ -36,7 +36,10 @@ def modernize(operation: Any, target: str) -> None:
     if routine.factor is not None:
         if len(old.arguments) <= routine.factor:  # the call already lacks the factor
             return
-        old.expect_one(routine.factor)
+        factor = _constant(old.arguments[routine.factor])
+        # As text, since not every JAX can read the value of a complex constant.
+        if factor is None or not any(one in str(factor) for one in _ONES):
+            raise old.error(f"scales its result, with operand {routine.factor}")
     with operation.location, _jax.ir.InsertionPoint(operation):
         _replace(old, routine)
 
@@ -52,7 +55,11 @@ def _replace(old: _OldCall, routine: _ModernCall) -> None:
         **routine.configuration(old),
     }
     if routine.aliased is not None:
-        attributes["output_operand_aliases"] = ir.ArrayAttr.get([_alias(routine.aliased, len(types))])
+        first = [0] if len(types) > 1 else []  # shares its memory with the operand
+        alias = _jax.hlo.OutputOperandAlias.get(
+            output_tuple_indices=first, operand_index=routine.aliased, operand_tuple_indices=[]
+        )
+        attributes["output_operand_aliases"] = ir.ArrayAttr.get([alias])
     if not all(type_.has_static_shape for type_ in types):
         shapes = [old.shape_of_result(i, operands[0]) for i in routine.results]
         attributes["indices_of_shape_operands"] = _integers(range(len(operands), len(operands) + len(shapes)))
@@ -68,13 +75,8 @@ def _replace(old: _OldCall, routine: _ModernCall) -> None:
 
 
 class _OldCall:
-    """An old custom call, taken apart.
-
-    Attributes:
-        arguments: its operands, except those that only say how large its results are.
-        results: its results.
-        operand_layouts: how the arguments lie in memory.
-        result_layouts: how the results lie in memory.
+    """An old custom call, taken apart: its operands, except those that only say how large its results are, its results,
+    and how both lie in memory.
     """
 
     def __init__(self, operation: Any, target: str) -> None:
@@ -92,17 +94,10 @@ class _OldCall:
     def choice(self, index: int) -> int:
         """The value of an argument that chooses what to compute."""
         if (constant := _constant(self.arguments[index])) is None:
-            raise self._error(f"computes its operand {index}")
+            raise self.error(f"computes its operand {index}")
         return int(next(iter(_jax.ir.DenseIntElementsAttr(constant.attributes["value"]))))
 
-    def expect_one(self, index: int) -> None:
-        constant = _constant(self.arguments[index])
-        # As text, since not every JAX can read the value of a complex constant.
-        if constant is None or not any(one in str(constant) for one in _ONES):
-            raise self._error(f"scales its result, with operand {index}")
-
     def configuration(self) -> dict[str, Any]:
-        """The configuration of a typed call, unchanged."""
         names = ("api_version", "backend_config", "mhlo.backend_config")
         return {name: self._operation.attributes[name] for name in names if name in self._operation.attributes}
 
@@ -114,11 +109,18 @@ class _OldCall:
         type_, batch = self.results[index].type, matrix.type.rank - 2
         # jaxlib does not check the number of an axis.
         if batch < 0 or any(type_.is_dynamic_dim(axis) for axis in range(batch, type_.rank)):
-            raise self._error(f"does not say how large its result {index} is")
-        return _shape_of(type_, matrix)
+            raise self.error(f"does not say how large its result {index} is")
+        hlo, ir = _jax.hlo, _jax.ir
+        vector = ir.RankedTensorType.get([1], ir.IntegerType.get_signless(32))
+        sizes = [
+            hlo.reshape(vector, hlo.get_dimension_size(matrix, axis))
+            if type_.is_dynamic_dim(axis)
+            else hlo.constant(ir.DenseElementsAttr.get(np.array([type_.shape[axis]], np.int32)))
+            for axis in range(type_.rank)
+        ]
+        return hlo.concatenate(sizes, 0)
 
     def zeros(self, index: int, matrix: Any) -> Any:
-        """Zeros of the shape of a result."""
         type_ = self.results[index].type
         if type_.has_static_shape:
             return _jax.hlo.constant(_jax.ir.DenseElementsAttr.get(np.zeros(type_.shape, np.int32)))
@@ -127,15 +129,15 @@ class _OldCall:
 
     def erase(self) -> None:
         if used := [i for i, result in enumerate(self.results) if mlir.is_used(result)]:
-            raise self._error(f"lends its scratch memory, results {used}, to other operations")
+            raise self.error(f"lends its scratch memory, results {used}, to other operations")
         self._operation.erase()
 
     def _layouts(self, name: str) -> Any:
         if name not in self._operation.attributes:
-            raise self._error(f"has no {name}")
+            raise self.error(f"has no {name}")
         return _jax.ir.ArrayAttr(self._operation.attributes[name])
 
-    def _error(self, problem: str) -> ModuleError:
+    def error(self, problem: str) -> ModuleError:
         return ModuleError(
             "mlir_module_serialized",
             f"a call of {self._target} as a release of JAX wrote it, which becomes today's",
@@ -152,28 +154,8 @@ def _constant(value: Any) -> Any:
 _ONES = ("dense<1.000000e+00>", "dense<(1.000000e+00,0.000000e+00)>")
 
 
-def _shape_of(type_: Any, matrix: Any) -> Any:
-    """The sizes of a tensor whose leading axes are those of `matrix`, as an integer vector."""
-    hlo, ir = _jax.hlo, _jax.ir
-    vector = ir.RankedTensorType.get([1], ir.IntegerType.get_signless(32))
-    sizes = [
-        hlo.reshape(vector, hlo.get_dimension_size(matrix, axis))
-        if type_.is_dynamic_dim(axis)
-        else hlo.constant(ir.DenseElementsAttr.get(np.array([type_.shape[axis]], np.int32)))
-        for axis in range(type_.rank)
-    ]
-    return hlo.concatenate(sizes, 0)
-
-
 def _integers(values: Iterable[int], element_type: Any = None) -> Any:
     return _jax.ir.DenseIntElementsAttr.get(np.array(list(values), np.int64), type=element_type)
-
-
-def _alias(operand: int, nr_results: int) -> Any:
-    """The alias of an operand and the first result, which share memory."""
-    return _jax.hlo.OutputOperandAlias.get(
-        output_tuple_indices=[0] if nr_results > 1 else [], operand_index=operand, operand_tuple_indices=[]
-    )
 
 
 def _typed(choices: Mapping[str, int | str]) -> dict[str, Any]:
@@ -240,7 +222,6 @@ def _solve(old: _OldCall) -> dict[str, Any]:
 
 
 def _routines() -> dict[str, _ModernCall]:
-    """Every old call by its target."""
     table = {}
     for precision in "sdcz":
         real = precision in "sd"

@@ -31,7 +31,6 @@ class Frame(NamedTuple):
 
 
 def check_choice(locations: str) -> None:
-    """Raises an ExportError if there is no such choice of what to keep."""
     if locations not in CHOICES:
         raise ExportError(f"locations={locations!r} has to be one of {', '.join(map(repr, CHOICES))}")
 
@@ -43,12 +42,7 @@ def callers() -> tuple[Frame, ...]:
 
 
 def rewritten(serialized: bytes, keep: str) -> bytes:
-    """A serialized module with less in its locations; the same bytes if they have no more than that.
-
-    Args:
-        serialized: a StableHLO portable artifact.
-        keep: "names" or "none".
-    """
+    """A serialized module with "names" or "none" in its locations; the same bytes if they have no more than that."""
     with _jax.make_ir_context() as context:
         module = mlir.parse(serialized, context)
         if not reduce(module, keep):
@@ -60,16 +54,8 @@ def rewritten(serialized: bytes, keep: str) -> bytes:
 
 
 def reduce(module: Any, keep: str, outside: Sequence[Sequence[Frame]] = ()) -> bool:
-    """Takes files and lines out of a module's locations, in place, or all that is in them.
-
-    Args:
-        module: the module.
-        keep: "names" for scopes, functions and arguments; "none" for nothing.
-        outside: what `callers` found around the tracing of the module. These calls do not belong to the function, so
-            their names are taken out, too.
-
-    Returns:
-        Whether a location changed.
+    """Takes files and lines out of a module's locations, in place; with "none", all that is in them. Returns whether
+    one changed. `outside` is what `callers` found around the tracing: calls that do not belong to the function.
     """
     with module.context:
         reduced = _Reduced(keep == "names", outside)
@@ -169,7 +155,6 @@ def _parts(location: Any) -> list[Any]:
 
 
 def _calls(location: Any) -> Iterator[Frame]:
-    """The calls in a location, innermost first."""
     pending = [location]
     while pending:
         at = pending.pop()

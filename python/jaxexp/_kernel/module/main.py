@@ -24,19 +24,15 @@ _INNER_NAME = "_wrapped_jax_export_main"
 
 
 def wrap_main(module: Any, in_avals: Sequence[Any], in_tree: Any, has_platform_index: bool) -> None:
-    """Wraps `main` of a module, in place.
-
-    Args:
-        module: the module, which is changed; see `convention` for the arguments of its main function.
-        in_avals: the abstract values of its array arguments. With symbolic dimensions, none may be missing: JAX keeps
-            all arguments of such functions.
-        in_tree: their tree structure, for the messages of shape assertions.
-        has_platform_index: whether the main function takes a platform index.
+    """Wraps `main` of a module, in place; see `convention` for its arguments. With symbolic dimensions, no abstract
+    value may be missing: JAX keeps all arguments of such functions. Messages of shape assertions use the tree.
     """
     with module.context, _jax.ir.Location.unknown(module.context):
         inner = _jax.ir.SymbolTable(module.operation)["main"]
-        arguments = _arguments(inner, in_avals, has_platform_index)
         types = list(inner.type.inputs)
+        before, dim_vars = int(has_platform_index), len(_jax.all_dim_vars(in_avals))
+        tokens = sum(type_ == _jax.token_type() for type_ in types)
+        arguments = Arguments(before, dim_vars, tokens, len(types) - before - dim_vars - tokens)
         kept = [i for i in range(len(types)) if i not in range(len(types))[arguments.dim_var]]
         attributes = mlir.argument_attributes(module)
 
@@ -66,17 +62,10 @@ def surround_main(
     argument_attributes: Sequence[Any],
     results: Sequence[int] | None = None,
 ) -> None:
-    """Makes a module's `main` a private function, and adds a new main function that calls it.
-
-    Args:
-        module: the module, which is changed; its MLIR context is entered.
-        argument_types: the types of the new main's arguments.
-        result_types: the types of its results. If a type differs from the old main's, its shape is more precise.
-        operands: called at the new main's insertion point, with its arguments; returns the old main's arguments, up to
-            the precision of the shapes.
-        argument_attributes: the attributes of the new main's arguments. Aliasing refers to the new main's results by
-            position.
-        results: for each result, the index of the old main's result; None if they stay as they are.
+    """Makes a module's `main` a private function, and adds a new main function of these types, whose shapes may be more
+    precise, that calls it. The MLIR context is entered. `operands` is called at the new main's insertion point, with
+    its arguments, and returns the old main's. Aliasing in `argument_attributes` refers to the new main's results by
+    position. `results` has the index of the old main's result for each new one; None if they stay as they are.
     """
     ir = _jax.ir
     symbols = ir.SymbolTable(module.operation)
@@ -102,13 +91,6 @@ def surround_main(
     mlir.run_passes(module, "symbol-dce")
 
 
-def _arguments(inner: Any, in_avals: Sequence[Any], has_platform_index: bool) -> Arguments:
-    types = inner.type.inputs
-    platform_indices, dim_vars = int(has_platform_index), len(_jax.all_dim_vars(in_avals))
-    tokens = sum(type_ == _jax.token_type() for type_ in types)
-    return Arguments(platform_indices, dim_vars, tokens, len(types) - platform_indices - dim_vars - tokens)
-
-
 def say_whether_polymorphic(module: Any, uses_dim_vars: bool) -> None:
     """Notes in a module whether it has to be specialized to shapes or a platform before compilation."""
     with module.context:
@@ -116,13 +98,17 @@ def say_whether_polymorphic(module: Any, uses_dim_vars: bool) -> None:
 
 
 def dim_values_of(module: Any, in_avals: Sequence[Any], in_tree: Any, arrays: Sequence[Any]) -> list[Any]:
-    """Computes the dimension variables of `in_avals` from arrays, and asserts whatever else the shapes promise.
+    """Computes the dimension variables of `in_avals` from arrays, and asserts whatever else the shapes promise."""
 
-    Raises:
-        ExportError: the shapes do not determine the variables.
-    """
+    def dim_values(*arrays: Any) -> Any:
+        (tree,) = taking_placeholders(in_tree)
+        solution, assertions, sources = _jax.solve_dim_vars(tuple(in_avals), args_kwargs_tree=tree)
+        sizes = _Sizes({name: _jax.dimension_size(arrays[index], axis) for name, index, axis in sources})
+        assertions.shape_assertions(sizes)
+        return tuple(sizes.evaluate(solution[name]) for name in _jax.all_dim_vars(in_avals))
+
     try:
-        return lowered_inline(_dim_values(in_avals, in_tree), module, in_avals, arrays)
+        return lowered_inline(dim_values, module, in_avals, arrays)
     except _jax.dim_vars_errors as error:
         message = f"the dimension variables do not follow from the argument shapes: {in_one_line(error)}"
         raise specs.error_of_dims(error, message) from cause(error)
@@ -138,19 +124,6 @@ class _Sizes(_jax.ShapeEvaluator):
     def evaluate(self, e: Any) -> Any:
         name = _jax.variable_of(e)
         return self.env[name] if name in self.env else super().evaluate(e)
-
-
-def _dim_values(avals: Sequence[Any], in_tree: Any) -> Callable[..., Any]:
-    """A function of the arrays: it returns the dimension variables of `avals`, and asserts what shapes require."""
-
-    def dim_values(*arrays: Any) -> Any:
-        (tree,) = taking_placeholders(in_tree)
-        solution, assertions, sources = _jax.solve_dim_vars(tuple(avals), args_kwargs_tree=tree)
-        sizes = _Sizes({name: _jax.dimension_size(arrays[index], axis) for name, index, axis in sources})
-        assertions.shape_assertions(sizes)
-        return tuple(sizes.evaluate(solution[name]) for name in _jax.all_dim_vars(avals))
-
-    return dim_values
 
 
 def lowered_inline(
@@ -190,11 +163,7 @@ def lowered_inline(
 
 
 def for_shapes(exported: ExportedData, in_avals: Sequence[Any], out_avals: Sequence[Any], still_symbolic: bool) -> Any:
-    """The module with a main function of the new shapes. If none is `still_symbolic`, it has no dynamic shapes.
-
-    Raises:
-        ExportError: the module refuses these shapes, or cannot take symbolic ones.
-    """
+    """The module with a main function of the new shapes. If none is `still_symbolic`, it has no dynamic shapes."""
     context = _jax.make_ir_context()
     with context, _jax.ir.Location.unknown(context):
         module = runnable.parse(exported, context)

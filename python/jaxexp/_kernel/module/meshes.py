@@ -19,7 +19,6 @@ from . import mlir
 
 
 def make(exported: ExportedData, devices: Sequence[Any] | None) -> Any:
-    """`Exported.make_mesh`."""
     mesh = of(exported)
     there = list(jax.devices() if devices is None else devices)
     if len(there) < mesh.size or (devices is not None and len(there) > mesh.size):
@@ -41,7 +40,9 @@ def of(exported: ExportedData) -> Any:
     for mesh in _inside(exported):
         if mesh.size == exported.nr_devices:
             return mesh
-    factors = _prime_factors(exported.nr_devices)
+    factors = list[int]()  # primes
+    while (left := exported.nr_devices // math.prod(factors)) > 1:
+        factors.append(next(factor for factor in range(2, left + 1) if left % factor == 0))
     names = [f"devices_{index}" for index in range(len(factors))]
     return _of_axes(factors or [1], names if len(names) > 1 else ["devices"])
 
@@ -70,7 +71,6 @@ def _of_axes(sizes: Sequence[int], names: Sequence[str]) -> Any:
 
 
 def _inside(exported: ExportedData) -> Iterator[Any]:
-    """The meshes that a module names."""
     serialized = exported.mlir_module_serialized
     if exported.nr_devices == 1 or not module_head.may_name(serialized, "sdy"):
         return
@@ -78,10 +78,3 @@ def _inside(exported: ExportedData) -> Iterator[Any]:
         for operation in mlir.parse(serialized, context).body.operations:
             if isinstance(operation, _jax.MeshOp) and (mesh := of_operation(operation)) is not None:
                 yield mesh
-
-
-def _prime_factors(number: int) -> list[int]:
-    factors = list[int]()
-    while (left := number // math.prod(factors)) > 1:
-        factors.append(next(factor for factor in range(2, left + 1) if left % factor == 0))
-    return factors

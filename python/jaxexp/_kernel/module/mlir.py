@@ -25,12 +25,8 @@ def serialize(module: Any) -> bytes:
 
 def parse(serialized: bytes, context: Any) -> Any:
     """The inverse of `serialize`, in an MLIR context that is already entered: the module as it was written.
-
-    `runnable.parse` has the module of a function as it can run, checked against the signature.
-
-    Raises:
-        UnsupportedModuleError: the module is for a newer StableHLO than the installed jaxlib knows.
-        ModuleError: the bytes are not a module.
+    `runnable.parse` has the module of a function as it can run, checked against the signature. An
+    UnsupportedModuleError if it is for a newer StableHLO than the installed jaxlib knows.
     """
     _native.check_bytecode(serialized)  # jaxlib's parser crashes on some of what this refuses
     newest = _jax.newest_stablehlo()
@@ -81,9 +77,6 @@ def _deserialized(serialized: bytes, context: Any) -> Any:
     That function prints them, with names from the module as they are. But MLIR's bindings end the process at a
     diagnostic that is no text. So a module with strings of bytes, such as options of old custom calls, is left to it
     when the same module with texts in their places was parsed.
-
-    Raises:
-        ModuleError: the name of a function is no text, or hardly any string is.
     """
     if (in_text := module_head.in_text(serialized)) is None:
         raise not_text("most of its strings")
@@ -92,18 +85,13 @@ def _deserialized(serialized: bytes, context: Any) -> Any:
     run_passes(module, f"vhlo-to-version{{target={_jax.newest_stablehlo()}}}", "vhlo-legalize-to-stablehlo")
     if in_text is not serialized:
         module = _jax.deserialize_portable_artifact(serialized, context)
-        _check_names(module)
+        try:  # values of attributes may be any bytes, but names of functions are text everywhere else
+            for operation in iter_operations(module):
+                if "sym_name" in operation.attributes:
+                    _jax.ir.StringAttr(operation.attributes["sym_name"]).value  # noqa: B018  (decodes it)
+        except RuntimeError as error:
+            raise not_text("functions whose names") from cause(error)
     return module
-
-
-def _check_names(module: Any) -> None:
-    """Values of attributes may be any bytes, but names of functions are text everywhere else."""
-    try:
-        for operation in iter_operations(module):
-            if "sym_name" in operation.attributes:
-                _jax.ir.StringAttr(operation.attributes["sym_name"]).value  # noqa: B018  (decodes it)
-    except RuntimeError as error:
-        raise not_text("functions whose names") from cause(error)
 
 
 def as_portable(content: bytes) -> bytes | None:
@@ -122,7 +110,6 @@ def as_portable(content: bytes) -> bytes | None:
 
 
 def shown_module(name: str, module: bytes, as_text: bool) -> Any:
-    """`Exported.mlir_module` of a function with this name."""
     if as_text:
         with _jax.make_ir_context() as context:
             return _jax.module_to_string(parse(module, context))
@@ -151,13 +138,11 @@ def what_is_wrong(error: Exception) -> str:
 
 
 def argument_attributes(module: Any) -> list[Any]:
-    """The attributes of each argument of a module's main function."""
     main = _jax.ir.SymbolTable(module.operation)["main"]
     return _of_each(main, "arg_attrs", len(main.type.inputs))
 
 
 def result_attributes(function: Any) -> list[Any]:
-    """The attributes of each result of a function."""
     return _of_each(function, "res_attrs", len(function.type.results))
 
 
@@ -173,14 +158,6 @@ def copy(module: Any) -> Any:
     context = _jax.make_ir_context()
     with context, _jax.ir.Location.unknown(context):
         return _jax.ir.Module.parse(_jax.module_to_bytecode(module))
-
-
-def string_attributes(serialized: bytes, *names: str) -> list[str | None]:
-    """String attributes of a serialized module; None for each that is missing, or not a string."""
-    with _jax.make_ir_context() as context:
-        attributes = parse(serialized, context).operation.attributes
-        found: list[Any] = [attributes[name] if name in attributes else None for name in names]  # noqa: SIM401  (it is no dict)
-        return [attribute.value if isinstance(attribute, _jax.ir.StringAttr) else None for attribute in found]
 
 
 def run_passes(module: Any, *passes: str) -> None:
@@ -290,7 +267,6 @@ def origin(value: Any) -> Any | None:
 
 
 def is_used(value: Any) -> bool:
-    """Whether an operation takes this value."""
     return next(iter(value.uses), None) is not None
 
 
@@ -302,20 +278,10 @@ def replace(operation: Any, values: Iterable[Any]) -> None:
 
 
 def serialize_for(module: Any, version: str) -> bytes:
-    """The module as a StableHLO portable artifact of a given version.
-
-    Raises:
-        jax.errors.JaxRuntimeError: that version lacks an operation or a type of the module.
+    """The module as a StableHLO portable artifact of a given version; a JaxRuntimeError if that version lacks a part of
+    it.
     """
     return _jax.serialize_portable_artifact(module, version, _jax.serializes_with_shardy())
-
-
-def expand_composites(module: Any) -> None:
-    """Replaces CHLO operations and composites by what they stand for, in place.
-
-    A portable artifact holds a CHLO operation as a composite.
-    """
-    run_passes(module, "func.func(chlo-legalize-to-stablehlo,stablehlo-legalize-composite-to-call)")
 
 
 def custom_calls(module: Any) -> list[tuple[str, Any]]:
@@ -328,7 +294,6 @@ def custom_calls(module: Any) -> list[tuple[str, Any]]:
 
 
 def target_of(custom_call: Any) -> str:
-    """The target of a custom call."""
     try:
         return _jax.ir.StringAttr(custom_call.attributes["call_target_name"]).value
     except RuntimeError as error:

@@ -20,10 +20,6 @@ _LAPACK = ("lapack_", "blas_")
 def parse(exported: ExportedData, context: Any) -> Any:
     """The module of an exported function, for calls: parsed in an MLIR context that is entered, and rewritten to a form
     that the installed JAX runs.
-
-    Raises:
-        DeserializationError: the bytes are not a module of a function with this signature, or it calls a routine in a
-            form that has no counterpart today.
     """
     with mlir.reading():
         module = _with_shardings_of_today(exported, context)
@@ -55,7 +51,6 @@ def module_of(exported: ExportedData) -> bytes:
 
 
 def may_call_lapack(exported: ExportedData) -> bool:
-    """Whether a module may have custom calls of LAPACK."""
     return module_head.may_name(exported.mlir_module_serialized, *_LAPACK)
 
 
@@ -64,7 +59,10 @@ def _with_shardings_of_today(exported: ExportedData, context: Any) -> Any:
     if is_under_policy(exported):
         serialized = _native.without_sources(serialized) or serialized
     module = mlir.parse(serialized, context)
-    if _jax.shardy_flag.value and _is_from_before_shardy(serialized):
+    is_from_before_shardy = module_head.may_name(serialized, "mhlo.sharding") and not module_head.may_name(
+        serialized, "sdy"
+    )
+    if is_from_before_shardy and _jax.shardy_flag.value:
         from . import from_gspmd
 
         try:
@@ -75,19 +73,11 @@ def _with_shardings_of_today(exported: ExportedData, context: Any) -> Any:
     return module
 
 
-def _is_from_before_shardy(serialized: bytes) -> bool:
-    """Whether a serialized module has shardings from before Shardy, and no Shardy."""
-    return module_head.may_name(serialized, "mhlo.sharding") and not module_head.may_name(serialized, "sdy")
-
-
 def check_signature(exported: ExportedData, module: Any) -> None:
     """Compares a module's main function with the signature, argument by argument.
 
     Nothing else ties the two together: without this check, a module of another function would be compiled with
     arguments that it does not expect.
-
-    Raises:
-        ModuleError: names the first argument or result that differs.
     """
     symbols = _jax.ir.SymbolTable(module.operation)
     if "main" not in symbols or not isinstance(symbols["main"], _jax.func_op):

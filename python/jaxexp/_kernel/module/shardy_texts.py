@@ -41,11 +41,7 @@ def are_in(module: Any) -> bool:
 
 
 def import_(module: Any) -> None:
-    """Turns texts, if a module has them, back into the dialect, in place.
-
-    Raises:
-        ModuleError: as in `check`; or they do not fit the module.
-    """
+    """Turns texts, if a module has them, back into the dialect, in place."""
     if not are_in(module):
         return
     check(module)
@@ -58,11 +54,7 @@ def import_(module: Any) -> None:
 
 
 def check(module: Any) -> None:
-    """Checks all texts in a module that has some.
-
-    Raises:
-        ModuleError: one of them is no attribute of Shardy, or not where it belongs.
-    """
+    """Checks all texts in a module that has some."""
     known: dict[Any, Any] = {}
     for count, name, attribute in _texts(module):
         key = name, attribute
@@ -73,11 +65,7 @@ def check(module: Any) -> None:
 
 
 def check_axes(module: Any) -> None:
-    """Checks the names of axes in the meshes at the top of a module: XLA writes Shardy's parts as texts, too.
-
-    Raises:
-        ModuleError: XLA would end the process at such a text.
-    """
+    """Checks the names of axes in the meshes at the top of a module: XLA writes Shardy's parts as texts, too."""
     for operation in module.body.operations:
         if not isinstance(operation, _jax.MeshOp):
             continue
@@ -127,7 +115,6 @@ def _of_frontend(attributes: Any) -> list[tuple[str, Any]]:
 
 
 def _read(name: str, attribute: Any) -> Any:
-    """A text as the attribute that it stands for."""
     if not isinstance(attribute, _jax.ir.StringAttr):
         raise _refused(f"{name} that is no text")
     text = attribute.value_bytes
@@ -137,10 +124,13 @@ def _read(name: str, attribute: Any) -> Any:
     at = depth = 0
     while at < len(plain):
         token = _TOKENS.match(plain, at)
-        depth += 0 if token is None else (token["opens"] is not None) - (token["closes"] is not None)
-        if token is None or depth > _DEEPEST or (name != _RULE and _is_too_large(token[0])):
+        if token is None:
             raise _refused(f"{name} = {cut(plain)!r}")
-        at = token.end()
+        word, at = token[0], token.end()
+        depth += (token["opens"] is not None) - (token["closes"] is not None)
+        is_device = word.isdecimal() and len(word) < 8 and int(word) <= _MOST_DEVICES
+        if depth > _DEEPEST or (name != _RULE and word[0].isdecimal() and not is_device):
+            raise _refused(f"{name} = {cut(plain)!r}")
     try:
         made = _jax.ir.Attribute.parse(plain, attribute.context)
     except _jax.ir.MLIRError as error:
@@ -152,12 +142,6 @@ def _read(name: str, attribute: Any) -> Any:
         if math.prod(_jax.sdy.MeshAxisAttr(axis).size for axis in mesh.axes) > _MOST_DEVICES:
             raise _refused(f"{name} with a mesh of more than {_MOST_DEVICES} devices")
     return made
-
-
-def _is_too_large(token: str) -> bool:
-    """Whether a token is a number of devices that no mesh has."""
-    is_small = token.isdecimal() and len(token) < 8 and int(token) <= _MOST_DEVICES
-    return token[0].isdecimal() and not is_small
 
 
 def _refused(found: str) -> ModuleError:

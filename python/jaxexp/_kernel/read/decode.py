@@ -60,7 +60,6 @@ class Decoder:
 
 @functools.cache
 def reader_of(made: Any) -> Decoder:
-    """The `Decoder` that makes functions of a class."""
     return Decoder(made)
 
 

@@ -203,7 +203,6 @@ _CUSTOM_CALLS: tuple[tuple[str, Version], ...] = (
 
 
 def serialization_version(release: Release) -> SerializationVersion:
-    """The numbers that a release reads and writes in the first slot."""
     return next(entry for entry in reversed(_SERIALIZATION_VERSIONS) if entry.since <= release.number)
 
 
@@ -223,7 +222,7 @@ def dtype_since(kind: int | None) -> Version:
     return REGISTERED_DTYPES if kind is None else next(r.number for r in RELEASES if r.dtypes > kind)
 
 
-# --- which releases can parse a module: the first for each operation, type and attribute of StableHLO ------------------
+# --- which releases can parse a module: the first for each operation, type and attribute of StableHLO -----------------
 # The version of StableHLO that a module was written for is a promise: every release whose jaxlib knows that version
 # reads it. The real requirement is often lower, because most operations are old. `tests/interop/measure_stablehlo.py`
 # finds the names in the released jaxlibs.

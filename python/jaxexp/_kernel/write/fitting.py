@@ -22,7 +22,6 @@ def fits(case: Case, function: ExportedData, weights: int) -> bool:
 
 
 def _have_sizes(values: Sequence[Value], avals: Sequence[Any]) -> bool:
-    """Whether there is one size for each dimension variable."""
     dims = [
         (dim, size)
         for value, aval in zip(values, avals, strict=True)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jaxexp._kernel.artifact.words import check_flags
-
 if TYPE_CHECKING:
     from jaxexp._kernel.artifact.cases import Cases
 
@@ -39,8 +37,3 @@ class Writing(NamedTuple):
 
 
 PLAIN = Writing()
-
-
-def check_types(trailer: Any, strict: Any) -> None:
-    """Raises an ExportTypeError for what is neither True nor False."""
-    check_flags(trailer=trailer, strict=strict)

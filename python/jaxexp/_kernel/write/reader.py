@@ -4,6 +4,7 @@ function rewritten for it: its module in that reader's StableHLO, without later 
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import dataclasses
 import datetime
@@ -57,7 +58,6 @@ class Reader:
 
     @property
     def choice(self) -> str:
-        """The `compatibility` that chooses it."""
         return f"jax-{self.release.version}"
 
     def refusal(self, fun_name: str, what: str, since: Version | None, advice: str = "") -> TooOldReaderError:
@@ -76,16 +76,8 @@ def check_choice(compatibility: Any, parameter: str = "compatibility=") -> None:
 
 
 def reader_of(compatibility: Any, parameter: str = "compatibility=", *, or_max: bool = True) -> Reader:
-    """The reader for a release, or for a number of weeks.
-
-    Args:
-        compatibility: ``"0.6.2"`` or ``"jax-0.6.2"``; or ``"12w"`` for the newest release twelve weeks before the
-            installed one came out.
-        parameter: its name in messages.
-        or_max: whether the caller also takes ``"max"``, so that messages say it.
-
-    Raises:
-        ExportError: it is neither, or the release or the span of weeks is not known.
+    """The reader for a release, as in "0.6.2" and "jax-0.6.2", or for the newest release so many weeks before the
+    installed one came out, as in "12w". Messages name the parameter, and also "max" if the caller takes that.
     """
     known = readers()
     accepted = (
@@ -129,7 +121,6 @@ def _weeks_back(weeks: int) -> Reader:
 
 @functools.cache
 def readers() -> tuple[Reader, ...]:
-    """Every release that an artifact can be written for, oldest first."""
     return tuple(map(_reader, table.RELEASES))
 
 
@@ -259,13 +250,14 @@ class _Rewriting:
             return None
         with _jax.make_ir_context() as context:
             module = mlir.parse(serialized, context)
-            self._check_custom_calls(module)
-            self._check_four_bits(module)
+            self._check(module)
             if not (has_shardy or too_new):
                 return None
             if reader.version < table.COMPOSITES:
                 composites.check(module)
-                mlir.expand_composites(module)
+                # A portable artifact holds a CHLO operation as a composite.
+                passes = "func.func(chlo-legalize-to-stablehlo,stablehlo-legalize-composite-to-call)"
+                mlir.run_passes(module, passes)
             serialized = self._serialized(module)
         return self._without_shardy(serialized) if has_shardy else serialized
 
@@ -283,15 +275,14 @@ class _Rewriting:
             without_shardy(module, refuse)
             return self._serialized(module)
 
-    def _check_custom_calls(self, module: Any) -> None:
-        """Refuses custom calls that the reader's jaxlib does not have yet."""
+    def _check(self, module: Any) -> None:
+        """Refuses custom calls that the reader's jaxlib does not have yet, and arithmetic in 4-bit integers for
+        compilers that only convert them.
+        """
         for target in sorted({target for target, _ in mlir.custom_calls(module)}):
             since = table.custom_call_since(target)
             if since is not None and since > self.reader.version:
                 raise self._refusal(f"its module calls {target}, which that release lacks", since)
-
-    def _check_four_bits(self, module: Any) -> None:
-        """Refuses arithmetic in 4-bit integers for compilers that only convert them."""
         if self.reader.version >= table.FOUR_BITS:
             return
         for operation in mlir.iter_operations(module):
@@ -319,16 +310,16 @@ class _Rewriting:
 
 def _first_to_read(module: Any, reader: Reader) -> Reader | None:
     """The first release after `reader` whose StableHLO can express a module. Later versions can express it, too."""
-    newer = [r for r in readers() if r.version > reader.version]
-    low, high = 0, len(newer)
-    while low < high:
-        middle = (low + high) // 2
+
+    def reads(newer: Reader) -> bool:
         try:
-            mlir.serialize_for(module, newer[middle].stablehlo)
-            high = middle
+            mlir.serialize_for(module, newer.stablehlo)
         except jax.errors.JaxRuntimeError:
-            low = middle + 1
-    return newer[low] if low < len(newer) else None
+            return False
+        return True
+
+    newer = [r for r in readers() if r.version > reader.version]
+    return next(iter(newer[bisect.bisect_left(newer, True, key=reads) :]), None)
 
 
 def _not_in_stablehlo(message: str) -> str:
@@ -351,14 +342,9 @@ _MANUAL = "{manual}"
 
 
 def without_shardy(module: Any, refuse: Callable[[str], NoReturn]) -> None:
-    """Rewrites a module, in place, so that it has nothing of Shardy's dialect.
-
-    A sharding becomes an ``mhlo.sharding``, a constraint the custom call ``Sharding``, and the body of a `shard_map`
-    stands between ``SPMDFullToShardShape`` and ``SPMDShardToFullShape``.
-
-    Args:
-        module: the module, whose collectives list their replica groups.
-        refuse: called with what GSPMD cannot express; raises.
+    """Rewrites a module, in place, so that it has nothing of Shardy's dialect. A sharding becomes an ``mhlo.sharding``,
+    a constraint the custom call ``Sharding``, and the body of a `shard_map` stands between ``SPMDFullToShardShape`` and
+    ``SPMDShardToFullShape``. Collectives list their replica groups. `refuse` raises for what GSPMD cannot express.
     """
     with module.context, _jax.ir.Location.unknown(module.context):
         _Rewriter(module, refuse).run()
@@ -398,7 +384,6 @@ class _Rewriter:
                 operation.attributes[key] = _jax.ir.ArrayAttr.get([self.value_attributes(a) for a in each])
 
     def value_attributes(self, attributes: Any) -> Any:
-        """The attributes of one argument or result of a function."""
         named = {entry.name: entry.attr for entry in _jax.ir.DictAttr(attributes)}
         if _SHARDING in named:
             named["mhlo.sharding"] = self.text(named.pop(_SHARDING))
@@ -450,7 +435,6 @@ class _Rewriter:
         mlir.replace(operation, results)
 
     def call(self, target: str, operand: Any, type_: Any, sharding: Any, before: Any, config: str = "") -> Any:
-        """A custom call on one value, before an operation."""
         text = _jax.ir.StringAttr.get
         attributes = {"call_target_name": text(target), "backend_config": text(config), "mhlo.sharding": sharding}
         created = _jax.ir.Operation.create(

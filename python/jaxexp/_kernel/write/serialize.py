@@ -33,12 +33,10 @@ _NOTES = _native.Notes(files.WRITER, {})
 
 
 def serialize(exported: ExportedData, how: Writing) -> bytearray:
-    """The artifact."""
     return _native.encode(*_encoder_arguments(exported, how))
 
 
 def save(exported: ExportedData, path: str | os.PathLike[str], how: Writing) -> None:
-    """Replaces a file by the artifact."""
     files.replace(path, _native.EncodedParts(*_encoder_arguments(exported, how)), ARTIFACT)
 
 
@@ -59,16 +57,13 @@ def _encoder_arguments(exported: ExportedData, how: Writing) -> tuple[Any, ...]:
         reader, chain = for_choice(chain, compatibility, 0 if how.weights is None else len(how.weights[1]))
         form = reader.form
     if how.locations != "full":
-        chain = [_with_less(exported, how.locations) for exported in chain]
+        locations.check_choice(how.locations)
+        modules = [locations.rewritten(one.mlir_module_serialized, how.locations) for one in chain]
+        chain = [
+            one if new is one.mlir_module_serialized else dataclasses.replace(one, mlir_module_serialized=new)
+            for one, new in zip(chain, modules, strict=True)
+        ]
     return chain, jax.__version__, form, notes
-
-
-def _with_less(exported: ExportedData, keep: str) -> ExportedData:
-    """The function with less in the locations of its module."""
-    locations.check_choice(keep)
-    old = exported.mlir_module_serialized
-    new = locations.rewritten(old, keep)
-    return exported if new is old else dataclasses.replace(exported, mlir_module_serialized=new)
 
 
 def _check_registrations(chain: Sequence[ExportedData]) -> None:
@@ -129,27 +124,20 @@ def _cases(chain: Sequence[ExportedData], how: Writing) -> Any:
     return cases.for_trailer(is_kept)
 
 
-def _chain(exported: ExportedData, vjp_order: int) -> list[ExportedData]:
-    """The function, its VJP, the VJP of that, and so on."""
-    order = vjp_order if type(vjp_order) is int else _order(exported, vjp_order)
+def _chain(exported: ExportedData, vjp_order: Any) -> list[ExportedData]:
+    try:
+        order: int = math.ceil(vjp_order)  # a fraction counts as the next whole number: `jax.export` counts down to 0
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ExportTypeError(
+            f"{data.described(exported)} cannot be serialized with vjp_order={vjp_order!r}: "
+            "it is the number of VJPs to include, an int"
+        ) from cause(error)
 
-    def error(found: int) -> ExportError:
+    def ends(found: int) -> ExportError:
         return ExportError(
             f"{data.described(exported)} cannot be serialized with vjp_order={order}: it was loaded from an "
             f"artifact that holds its VJPs up to order {found}. Serialize the original with "
             f"vjp_order={data.origin(exported)[1] + order} or more"
         )
 
-    return chain_up_to(exported, order, error)
-
-
-def _order(exported: ExportedData, vjp_order: Any) -> int:
-    """How many VJPs to include. A fraction counts as the next whole number, because `jax.export` counts down to 0."""
-    try:
-        order: int = math.ceil(vjp_order)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ExportTypeError(
-            f"{data.described(exported)} cannot be serialized with vjp_order={vjp_order!r}: "
-            "it is the number of VJPs to include, an int"
-        ) from cause(error)
-    return order
+    return chain_up_to(exported, order, ends)
