@@ -40,7 +40,7 @@ _HOMES = {
     "compatibility": "_fleet.places.inspect",
     "compatibility_many": "_fleet.passes.one_by_one",
     "compile_cache": "_kernel.io.compile_cache",
-    "default_export_platform": "_kernel.export.lower",
+    "default_export_platform": "_kernel.export.export",
     "deserialize": "_api.load",
     "digests": "_fleet.places.inspect",
     "digests_many": "_fleet.passes.one_by_one",

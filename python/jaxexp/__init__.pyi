@@ -43,7 +43,7 @@ from ._kernel.artifact.inspection import Inspection as Inspection
 from ._kernel.codec.nodes import GenericNode as GenericNode
 from ._kernel.codec.nodes import register_namedtuple_serialization as register_namedtuple_serialization
 from ._kernel.codec.nodes import register_pytree_node_serialization as register_pytree_node_serialization
-from ._kernel.export.lower import default_export_platform as default_export_platform
+from ._kernel.export.export import default_export_platform as default_export_platform
 from ._kernel.function.convention import NEWEST_VERSION as maximum_supported_calling_convention_version
 from ._kernel.function.convention import NEWEST_VERSION as maximum_supported_serialization_version
 from ._kernel.function.convention import OLDEST_VERSION as minimum_supported_calling_convention_version

@@ -18,7 +18,7 @@ from jax._src.lib import xla_client
 import jaxexp
 from jaxexp import _jax
 from jaxexp._kernel.call import primitive
-from jaxexp._kernel.export import lower
+from jaxexp._kernel.export import export as exporting
 from jaxexp._kernel.function.sharding import to_named
 from kit import wire
 from kit.alike import raises_alike, reload
@@ -100,15 +100,15 @@ def test_mutable_arrays() -> None:
 def test_other_lowerings() -> None:
     """What no public function brings about in this JAX, and another JAX might."""
     with pytest.raises(jaxexp.errors.UnsupportedError, match="jit"):
-        lower._check_lowering(object(), None)
+        exporting._check_lowering(object(), None)
     for facts, match in (({"auto_spmd_lowering": True}, "AUTO"), ({"new_in_2030": 1}, "new_in_2030")):
         computation = jax.jit(jnp.sin).lower(arr(3))._lowering
-        lower._check_lowering(computation, None)
+        exporting._check_lowering(computation, None)
         before = dict(computation.compile_args)
         try:
             computation.compile_args.update(facts)
             with pytest.raises(jaxexp.errors.UnsupportedError, match=match):
-                lower._check_lowering(computation, None)
+                exporting._check_lowering(computation, None)
             with pytest.raises(NotImplementedError):
                 _jax.jax_exporter._check_lowering(computation)
         finally:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxexp._errors import ExportError, ExportTypeError
 from jaxexp._kernel.artifact.words import check_flags
-from jaxexp._kernel.export.export import Exporting
-from jaxexp._kernel.export.lower import default_export_platform, is_jitted, not_jitted, platform_names
+from jaxexp._kernel.export.export import Exporting, default_export_platform, is_jitted, not_jitted, platform_names
 from jaxexp._kernel.function.safety_check import DisabledSafetyCheck
 from jaxexp._kernel.module import locations
 from jaxexp._kernel.write.reader import check_choice

@@ -18,7 +18,7 @@ from jaxexp._api.exported import reader
 from jaxexp._errors import ExportError
 from jaxexp._kernel.artifact import module_head, words
 from jaxexp._kernel.artifact.chain import chain, check_modules
-from jaxexp._kernel.artifact.inspect import shown_node
+from jaxexp._kernel.artifact.inspection import shown_node
 from jaxexp._kernel.artifact.module_head import Bytecode
 from jaxexp._kernel.artifact.words import Facts, counted, listed, span
 from jaxexp._kernel.codec import nodes

@@ -11,7 +11,7 @@ from jaxexp._api.export import export
 from jaxexp._api.exported import Exported
 from jaxexp._api.load import deserialize
 from jaxexp._kernel.codec.nodes import register_namedtuple_serialization, register_pytree_node_serialization
-from jaxexp._kernel.export.lower import default_export_platform
+from jaxexp._kernel.export.export import default_export_platform
 from jaxexp._kernel.function.convention import NEWEST_VERSION, OLDEST_VERSION
 from jaxexp._kernel.function.safety_check import DisabledSafetyCheck
 from jaxexp._kernel.io import lock

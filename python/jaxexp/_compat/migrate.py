@@ -13,7 +13,7 @@ from jaxexp import _jax
 from jaxexp._api.cases.comparing import rounding
 from jaxexp._api.exported import Exported, reader
 from jaxexp._errors import ExportError, ExportTypeError, ModuleError, UnsupportedError, cause
-from jaxexp._kernel.call.sizes import checked_sizes
+from jaxexp._kernel.call.specialize import checked_sizes
 from jaxexp._kernel.function import data, vjps
 from jaxexp._kernel.function.convention import OLDEST_VERSION
 from jaxexp._kernel.module import composites, mlir, runnable

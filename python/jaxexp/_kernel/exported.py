@@ -312,7 +312,7 @@ class Function(ExportedData):
         found: Sequence[Mapping[str, int]] | None = None
         padded: tuple[str, ...] | None = None
         if sizes is not None or pad is not None:
-            from jaxexp._kernel.call.sizes import checked_sizes, padded_names
+            from jaxexp._kernel.call.specialize import checked_sizes, padded_names
 
             found = checked_sizes(self, sizes)
             padded = None if pad is None else padded_names(self, pad)

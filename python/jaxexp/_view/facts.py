@@ -12,8 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxexp._kernel.artifact import words
-from jaxexp._kernel.artifact.inspect import shown_node
-from jaxexp._kernel.artifact.inspection import facts_of, notes_of
+from jaxexp._kernel.artifact.inspection import facts_of, notes_of, shown_node
 from jaxexp._kernel.artifact.words import bytes_in_words, counted, cut, dtype_and_shape
 
 if TYPE_CHECKING:

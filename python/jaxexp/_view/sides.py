@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from jaxexp._kernel.artifact.chain import chain
-from jaxexp._kernel.artifact.inspect import shown_node
+from jaxexp._kernel.artifact.inspection import shown_node
 from jaxexp._kernel.artifact.words import cut
 
 from . import graph

@@ -21,7 +21,7 @@ import xxhash
 import jaxexp
 from jaxexp import _native
 from jaxexp._api.exported import reader
-from jaxexp._kernel.artifact.inspect import described
+from jaxexp._kernel.artifact.inspection import described
 from jaxexp._kernel.read.decode import verified
 from kit import wire
 from kit.census import artifact, census, every_artifact, flipped, read_bytes, read_everything, with_two

@@ -16,7 +16,7 @@ from jaxexp._errors import ExportError, UnsupportedError
 from jaxexp._kernel.artifact.cases import FLOAT0, Array, Case, storage
 from jaxexp._kernel.artifact.words import counted
 from jaxexp._kernel.call.call import call_leaves
-from jaxexp._kernel.export.lower import platform_of
+from jaxexp._kernel.export.export import platform_of
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import described
 from jaxexp._kernel.function.vjps import chain_up_to

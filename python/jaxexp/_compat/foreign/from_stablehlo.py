@@ -36,8 +36,7 @@ from jaxexp._kernel.artifact import module_head
 from jaxexp._kernel.artifact.operations import OPERATIONS
 from jaxexp._kernel.artifact.words import check_flags, listed
 from jaxexp._kernel.codec.dtypes import has_number
-from jaxexp._kernel.export.export import Exporting
-from jaxexp._kernel.export.lower import check_platforms, default_export_platform, platform_names
+from jaxexp._kernel.export.export import Exporting, check_platforms, default_export_platform, platform_names
 from jaxexp._kernel.function import sharding
 from jaxexp._kernel.function.convention import NEWEST_VERSION
 from jaxexp._kernel.function.data import E

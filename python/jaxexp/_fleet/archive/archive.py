@@ -170,7 +170,7 @@ class Handle:
 
     def inspect(self, *, check_modules: bool = False) -> Inspection:
         """Inspects the artifact, as `jaxexp.inspect` does."""
-        from jaxexp._kernel.artifact.inspect import described  # slow to import
+        from jaxexp._kernel.artifact.inspection import described  # slow to import
 
         with self._placed():
             image, modules = self._opened.parts(self._number)

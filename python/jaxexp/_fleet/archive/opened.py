@@ -465,7 +465,7 @@ def of_artifact(opened: OpenArchive, label: str, artifact: _native.Artifact) -> 
     found = artifact.weights()
     if found is None or not opened.has_tensors(found):
         return None
-    from jaxexp._kernel.artifact.inspect import shown_node, values_of
+    from jaxexp._kernel.artifact.inspection import shown_node, values_of
     from jaxexp._weights.files.header import Table
 
     arguments, _ = values_of(artifact, artifact.describe(shown_node), len(found[1]))

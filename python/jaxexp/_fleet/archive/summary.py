@@ -96,7 +96,7 @@ def _noted(value: str) -> str:
 
 def to_store(artifact: _native.Artifact) -> _native.MemberSummary:
     """The summary of an artifact, as the index of an archive stores it."""
-    from jaxexp._kernel.artifact.inspect import shown_node, values_of  # slow to import; who reads needs neither
+    from jaxexp._kernel.artifact.inspection import shown_node, values_of  # slow to import; who reads needs neither
 
     facts = artifact.describe(shown_node)
     _, tensors, _ = artifact.weights() or ((), (), ())

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxexp._errors import ExportError
-from jaxexp._kernel.artifact.inspect import described
+from jaxexp._kernel.artifact.inspection import described
 from jaxexp._public import public
 
 from .source import source

@@ -75,7 +75,7 @@ def _callable(program: ExportedData, *, is_apart: bool) -> Any:
     of_leaves = executables.callable_of(
         own.fun_name, lambda: _shared_of_leaves(first_of_equals(own)), lambda leaves, _: (leaves, out_tree), code
     )
-    return _OfLeaves(own, is_apart, of_leaves)
+    return _of_own_leaves(own, is_apart, of_leaves)
 
 
 def shared_callable(program: ExportedData, is_apart: bool) -> Any:
@@ -84,7 +84,7 @@ def shared_callable(program: ExportedData, is_apart: bool) -> Any:
     has_generic_nodes = trees.has_generic_nodes(program)
     with MAKING:
         if has_generic_nodes:
-            return _OfLeaves(data.bare(program), is_apart, _shared_of_leaves(first))
+            return _of_own_leaves(data.bare(program), is_apart, _shared_of_leaves(first))
         made = _shared_callables(first)
         if is_apart not in made:
             jitted = _jitted_as(
@@ -92,7 +92,7 @@ def shared_callable(program: ExportedData, is_apart: bool) -> Any:
             )
             made[is_apart] = _with_cache(first, jitted, lambda own: functools.partial(flattened, own, is_apart))
     jitted = made[is_apart]
-    return jitted if have_same_nodes(program.out_tree, first.out_tree) else _InOwnTree(program.out_tree, jitted)
+    return jitted if have_same_nodes(program.out_tree, first.out_tree) else _in_own_tree(program.out_tree, jitted)
 
 
 def _shared_callables(first: ExportedData) -> dict[bool, Any]:
@@ -102,13 +102,6 @@ def _shared_callables(first: ExportedData) -> dict[bool, Any]:
 
 def _shared_of_leaves(first: ExportedData) -> Callable[..., Any]:
     return data.kept(first, "jitted_leaves", _jitted_leaves)
-
-
-def callable_of_leaves(program: ExportedData) -> Callable[..., Any]:
-    """The function as one jitted callable that takes and returns leaves, all arguments included. It makes no instances
-    of user classes.
-    """
-    return _shared_of_leaves(first_of_equals(program))
 
 
 def _jitted_leaves(exported: ExportedData) -> Callable[..., Any]:
@@ -152,35 +145,27 @@ def _jitted_as(exported: ExportedData, apply: Callable[..., Any]) -> Callable[..
     return jax.jit(call)
 
 
-class _InOwnTree:
+def _in_own_tree(out_tree: Any, jitted: Any) -> Any:
     """A jitted callable that returns its results in another tree structure, which is equal but not the same."""
 
-    __slots__ = ("jitted", "out_tree")
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return jax.tree_util.tree_unflatten(out_tree, jax.tree_util.tree_leaves(jitted(*args, **kwargs)))
 
-    def __init__(self, out_tree: Any, jitted: Any) -> None:
-        self.out_tree, self.jitted = out_tree, jitted
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        results = jax.tree_util.tree_leaves(self.jitted(*args, **kwargs))
-        return jax.tree_util.tree_unflatten(self.out_tree, results)
-
-    def lower(self, *args: Any, **kwargs: Any) -> Any:
-        return self.jitted.lower(*args, **kwargs)
+    made: Any = call
+    made.lower = jitted.lower
+    return made
 
 
-class _OfLeaves:
+def _of_own_leaves(program: ExportedData, is_apart: bool, jitted_leaves: Any) -> Any:
     """A callable with generic nodes in its signature. How arguments fit, and which classes results have, may change
     when a module is imported, so each call checks it.
     """
 
-    __slots__ = ("is_apart", "jitted_leaves", "program")
+    def call(*args: Any, **kwargs: Any) -> Any:
+        leaves, out_tree = flattened(program, is_apart, args, kwargs)
+        return jax.tree_util.tree_unflatten(out_tree, jitted_leaves(*leaves))
 
-    def __init__(self, program: ExportedData, is_apart: bool, jitted_leaves: Any) -> None:
-        self.program, self.is_apart, self.jitted_leaves = program, is_apart, jitted_leaves
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        leaves, out_tree = flattened(self.program, self.is_apart, args, kwargs)
-        return jax.tree_util.tree_unflatten(out_tree, self.jitted_leaves(*leaves))
+    return call
 
 
 # --- the primitive outside of jit
@@ -188,26 +173,23 @@ class _OfLeaves:
 
 def _run(*args: Any, exported: ExportedData, **results: tuple[int, ...]) -> Any:
     """Runs the primitive outside of jit, as a gradient does: with the code of eager calls, if possible."""
-    with explaining_devices(exported):
-        return _ran(args, exported, results)
 
-
-def _ran(args: tuple[Any, ...], exported: ExportedData, results: dict[str, tuple[int, ...]]) -> Any:
-    def compiled() -> Any:
+    def made() -> Any:
         return jitted_leaves(exported, **results).lower(*args).compile()
 
-    executables = executables_of(exported)
-    if executables is not None and (code := code_of(executables, exported, args, compiled, **results)) is not None:
-        return code.unsafe_call(*args)
-    first = first_of_equals(exported)
-    # The Python code of the callable would lead back here.
-    if not results and not any(mode.value for mode in _jax.python_modes):
-        of_leaves: Callable[..., Any] | None = data.kept(first, "of_leaves", _of_leaves)
-        if of_leaves is not None:
-            return of_leaves(*args)
-    if compile_cache.current() is not None and (code := code_of(None, first, args, compiled, **results)) is not None:
-        return code.unsafe_call(*args)
-    return _jax.apply_primitive(call_exported_p, *args, exported=first, **results)
+    with explaining_devices(exported):
+        executables = executables_of(exported)
+        if executables is not None and (code := code_of(executables, exported, args, made, **results)) is not None:
+            return code.unsafe_call(*args)
+        first = first_of_equals(exported)
+        # The Python code of the callable would lead back here.
+        if not results and not any(mode.value for mode in _jax.python_modes):
+            of_leaves: Callable[..., Any] | None = data.kept(first, "of_leaves", _of_leaves)
+            if of_leaves is not None:
+                return of_leaves(*args)
+        if compile_cache.current() is not None and (code := code_of(None, first, args, made, **results)) is not None:
+            return code.unsafe_call(*args)
+        return _jax.apply_primitive(call_exported_p, *args, exported=first, **results)
 
 
 def _of_leaves(first: ExportedData) -> Callable[..., Any] | None:
@@ -261,7 +243,7 @@ def call_exported(exported: ExportedData, args: tuple[Any, ...], kwargs: dict[st
 def call_leaves(program: ExportedData, leaves: Sequence[Any]) -> Sequence[Any]:
     """The flat results of a call with flat arguments, all of them, also those that are given with the function."""
     try:
-        results: Sequence[Any] = callable_of_leaves(program)(*leaves)
+        results: Sequence[Any] = _shared_of_leaves(first_of_equals(program))(*leaves)
     except (ValueError, jax.errors.JaxRuntimeError) as error:
         _explain(program, error)
         raise

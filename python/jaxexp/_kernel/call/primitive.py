@@ -149,7 +149,6 @@ def _solve_dim_vars(
 
 
 def executables_of(exported: ExportedData) -> Any:
-    """The executables that were given with a function when it was loaded; None if there are none."""
     return vars(exported._kept).get("executables")
 
 
@@ -224,7 +223,6 @@ def broken(error: Exception, exported: Any, in_avals: Sequence[Any]) -> str:
 
 
 def _must_be(name: str, what: str, variables: Sequence[tuple[str, ...]]) -> str | None:
-    """The end of a message, if a variable is the size of a dimension by itself."""
     for variable, value, size, place, _ in variables:
         if variable == size == name:
             return f"{place} must be {what}, found {value}"
@@ -282,7 +280,19 @@ def check_call(module_context: Any, exported: ExportedData) -> list[int]:
     platform of the lowering.
     """
     check_device_count(module_context.axis_context, exported)
-    _check_convention(exported)
+    version = exported.calling_convention_version
+    if version > NEWEST_VERSION:
+        raise ExportError(
+            f"calling {exported.fun_name}: its module has calling convention {version}, and {NEWEST_VERSION} is the "
+            "newest that this jaxexp knows; use a newer jaxexp"
+        )
+    # Older modules kept tokens inside. Nothing else about arguments and results has changed.
+    if version < OLDEST_VERSION and exported.ordered_effects:
+        raise ExportError(
+            f"calling {exported.fun_name}: its module has calling convention {version}, in which no tokens are passed, "
+            f"so that its ordered effects ({', '.join(map(str, exported.ordered_effects))}) cannot be kept in order "
+            f"with the caller's effects; export it with calling convention {OLDEST_VERSION} or newer"
+        )
     return _callee_platforms(module_context.platforms, exported)
 
 
@@ -321,44 +331,25 @@ def explaining_devices(exported: ExportedData) -> Generator[None]:
 
 
 def _wrong_devices(exported: ExportedData, found: int) -> ExportError:
-    return ExportError(
-        f"calling {exported.fun_name}: it was exported for {exported.nr_devices} devices, and is called on {found}. "
-        f"{_how_to_have_devices(exported)}"
-    )
-
-
-def _how_to_have_devices(exported: ExportedData) -> str:
     needed, there = exported.nr_devices, jax.device_count()
     if there >= needed:
         mesh = meshes.of(exported)
         is_said = any(one is not None for one in exported._in_named_shardings)
         whole = "jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())"
-        return (
+        advice = (
             f"Place its arguments with jax.device_put(argument, "
             f"{'exported.in_shardings_jax(mesh)[i]' if is_said else whole}), where mesh is exported.make_mesh(), or "
             f"{line_of(mesh.axis_sizes, mesh.axis_names, mesh.axis_types)}"
         )
-    return (
-        f"This process has {there} {jax.default_backend()} device{'s' if there > 1 else ''}: call it where there are "
-        f'{needed}. A CPU can stand for several, with jax.config.update("jax_num_cpu_devices", {needed}) before JAX '
-        "is first used"
+    else:
+        advice = (
+            f"This process has {there} {jax.default_backend()} device{'s' if there > 1 else ''}: call it where there "
+            f'are {needed}. A CPU can stand for several, with jax.config.update("jax_num_cpu_devices", {needed}) '
+            "before JAX is first used"
+        )
+    return ExportError(
+        f"calling {exported.fun_name}: it was exported for {needed} devices, and is called on {found}. {advice}"
     )
-
-
-def _check_convention(exported: ExportedData) -> None:
-    version = exported.calling_convention_version
-    if version > NEWEST_VERSION:
-        raise ExportError(
-            f"calling {exported.fun_name}: its module has calling convention {version}, and {NEWEST_VERSION} is the "
-            "newest that this jaxexp knows; use a newer jaxexp"
-        )
-    # Older modules kept tokens inside. Nothing else about arguments and results has changed.
-    if version < OLDEST_VERSION and exported.ordered_effects:
-        raise ExportError(
-            f"calling {exported.fun_name}: its module has calling convention {version}, in which no tokens are passed, "
-            f"so that its ordered effects ({', '.join(map(str, exported.ordered_effects))}) cannot be kept in order "
-            f"with the caller's effects; export it with calling convention {OLDEST_VERSION} or newer"
-        )
 
 
 def _check_manual(axis_context: Any, exported: ExportedData) -> None:

@@ -62,7 +62,6 @@ def loaded_class(module: str, qualname: str) -> type | None:
 
 
 def fields_of_namedtuple(cls: type) -> tuple[str, ...] | None:
-    """The fields of a namedtuple class; None for another class."""
     mro = _class_mro(cls)
     if tuple not in mro:
         return None
@@ -98,7 +97,6 @@ class _Registered:
         return tuple(self._by_name.get(name, {}).items())
 
     def entry(self, cls: type) -> Any:
-        """What JAX has registered for a class; None for another class."""
         return next((entry for known, entry in self.named(name_of(cls)) if known is cls), None)
 
 
@@ -168,7 +166,6 @@ def data_class(module: str, qualname: str) -> type | None:
 
 
 def enum_member(module: str, qualname: str, member: str) -> Any:
-    """A member of a loaded Enum; None if there is none."""
     cls = loaded_class(module, qualname)
     if cls is None or not issubclass(type(cls), enum.EnumMeta):
         return None

@@ -36,7 +36,6 @@ def kind_of_dtype(dtype: Any) -> int:
 
 
 def dtype_of_kind(kind: int) -> Any:
-    """The inverse of `kind_of_dtype`."""
     for dtype, registered in _jax.jax_dtype_kinds().items():
         if registered == kind:
             return dtype

@@ -254,8 +254,6 @@ def from_json(stored: Any) -> Any:
 
 
 class _Reading:
-    """One value while it is made."""
-
     def __init__(self) -> None:
         self._most = 1  # of one hash, in the sets that were made so far
 
@@ -461,7 +459,6 @@ _absent = object()
 
 
 def _defined(namespaces: Sequence[Mapping[str, Any]], name: str) -> Any:
-    """What a class has under a name."""
     return next((namespace[name] for namespace in namespaces if name in namespace), _absent)
 
 
@@ -738,19 +735,19 @@ def register_pytree_node_serialization(
     owner = by_name[serialized_name].nodetype if serialized_name in by_name else jax_entry[0]
     if owner not in (None, nodetype):
         raise ExportError(f"the serialized name {serialized_name!r} is taken by {owner}; {nodetype} needs another name")
-    if from_children is None:
-        registered: Any = _jax.registered_pytree_nodes.get(nodetype)
-        if registered is None:
+    make: Any = from_children
+    if make is None:
+        if nodetype not in _jax.registered_pytree_nodes:
             raise ExportError(
                 f"{nodetype} is not a registered pytree node, so there is no unflatten function to rebuild it with: "
                 "call jax.tree_util.register_pytree_node first, or pass from_children"
             )
-        from_children = registered.from_iter
-    node = RegisteredNode(nodetype, serialized_name, serialize_auxdata, deserialize_auxdata, from_children)
+        make = _jax.registered_pytree_nodes[nodetype].from_iter
+    node = RegisteredNode(nodetype, serialized_name, serialize_auxdata, deserialize_auxdata, make)
     by_type[nodetype] = by_name[serialized_name] = node
     for registry, key, entry in (
         ("serialization_registry", nodetype, (serialized_name, serialize_auxdata)),
-        ("deserialization_registry", serialized_name, (nodetype, deserialize_auxdata, from_children)),
+        ("deserialization_registry", serialized_name, (nodetype, deserialize_auxdata, make)),
     ):
         table = getattr(_jax.jax_exporter, registry)
         if not isinstance(table, SharedRegistry):

@@ -29,7 +29,6 @@ class Arguments(NamedTuple):
 
     @classmethod
     def of_exported(cls, exported: ExportedData) -> Arguments:
-        """The groups of an exported function's module."""
         return cls(
             platform_indices=int(len(exported.platforms) > 1),
             dim_vars=0,

@@ -105,37 +105,26 @@ class Facts(NamedTuple):
     through `dataclasses.replace`, `bind`, `specialize`, `migrate`, pickles, and into new artifacts.
 
     Each fact is None if there is nothing to say. `tests/kernel/function/test_facts.py` checks every fact on every way.
-
-    Attributes:
-        name_and_order: for a VJP, the name of the function and the order of the VJP.
-        metadata: the user's metadata in the artifact that the function was loaded from.
-        sizes: the sets of sizes of dimension variables in it.
-        padded: the dimension variables along which arguments may be padded: those that it declares, or the batch
-            dimension of the export.
-        first_writer: who wrote the first artifact of it, as in "JAX 0.4.30"; None for the installed JAX.
-        compatibility: the `compatibility` of the export, for which `serialize` writes by default.
-        weak_arguments: indices of the arguments whose types were weak in the export. None means the arguments whose
-            avals are weak.
-        weak_results: the same for the results.
-        in_tree: how the artifact describes `in_tree`, if differently.
-        out_tree: how it describes `out_tree`, if differently.
-        under_policy: True if a policy allowed it. Then what runs is another module, as `_kernel/module/confined.py`
-            says, so it is no other function's equal. No artifact says it.
-        cases: calls that were recorded. They go along as long as the weights are the same, and into artifacts and
-            functions whose signatures they fit.
     """
 
-    name_and_order: tuple[str, int] | None = None
+    name_and_order: tuple[str, int] | None = None  # for a VJP, the name of the function and the order of the VJP
+    # What the artifact has that the function was loaded from: the user's metadata, and sets of sizes of dimensions.
     metadata: Mapping[str, Any] | None = None
     sizes: Sequence[Mapping[str, int]] | None = None
+    # The dimension variables along which arguments may be padded: those that it declares, or the `batch_dim` of export.
     padded: tuple[str, ...] | None = None
-    first_writer: str | None = None
-    compatibility: str | None = None
+    first_writer: str | None = None  # of its first artifact, as in "JAX 0.4.30"; None for the installed JAX
+    compatibility: str | None = None  # of the export, for which `serialize` writes by default
+    # Indices of the arguments and results whose types were weak in the export. None means those whose avals are weak.
     weak_arguments: tuple[int, ...] | None = None
     weak_results: tuple[int, ...] | None = None
-    in_tree: Written | None = None
+    in_tree: Written | None = None  # how the artifact describes it, if differently
     out_tree: Written | None = None
+    # True if a policy allowed it. Then what runs is another module, as `_kernel/module/confined.py` says, so it is no
+    # other function's equal. No artifact says it.
     under_policy: bool | None = None
+    # Calls that were recorded. They go along as long as the weights are the same, and into artifacts and functions
+    # whose signatures they fit.
     cases: Cases | None = None
 
     def of(self, in_tree: Any, in_avals: Sequence[Any], out_tree: Any, out_avals: Sequence[Any]) -> Facts:
@@ -342,7 +331,6 @@ def no_vjp(exported: ExportedData, found: int, needed: int) -> ExportError:
 
 
 def described(exported: ExportedData) -> str:
-    """The name of a function or a VJP for messages."""
     return name_of_order(*origin(exported))
 
 
@@ -352,7 +340,6 @@ def name_of_order(name: str, order: int) -> str:
 
 
 def facts_of(exported: ExportedData) -> Facts:
-    """What a function knows besides its fields."""
     known: Facts | None = attributes_of(exported).get("_facts")
     return _facts(exported) if known is None else known
 
@@ -494,7 +481,6 @@ def in_hlo_shardings(exported: ExportedData) -> tuple[Any, ...]:
 
 
 def out_hlo_shardings(exported: ExportedData) -> tuple[Any, ...]:
-    """The same for the results."""
     return tuple(map(sharding.to_hlo, exported._out_named_shardings, exported.out_avals))
 
 
@@ -547,7 +533,6 @@ def _loaded_hlo_shardings(
 
 
 def _of_artifact(name: str) -> Callable[[ExportedData], Any]:
-    """Gets a field of a function that was loaded."""
     # At exit, Python clears the globals of modules before it deletes the last objects, which may still read fields.
     find, own_attributes = _APART.get(name), attributes_of
 
@@ -581,7 +566,6 @@ for _name, _make in _MADE_LATER.items():
 
 
 def artifact_of(exported: Any) -> Artifact | None:
-    """The artifact that a function was loaded from."""
     return attributes_of(exported).get("_artifact")
 
 

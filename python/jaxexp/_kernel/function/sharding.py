@@ -141,7 +141,6 @@ def of_cotangent(sharding: Any) -> Any:
 
 
 def to_hlo(sharding: Any, aval: Any) -> Any:
-    """The HLO form of a stored sharding; None stays None."""
     return None if sharding is None else _jax.hlo_of_named_sharding(sharding, aval.ndim)
 
 

@@ -57,14 +57,12 @@ class CompileCache:
                 turn.end()
 
     def put(self, conditions: Mapping[str, str], call: Mapping[str, str], code: bytes) -> None:
-        """Adds code."""
         with files.named_in_os_errors(self.folder):
             is_added = self._store.put(dict(conditions), dict(call), code)
         if not is_added:
             raise OSError(f"code of {len(code):,} bytes is larger than the compile cache {self.folder!r} may be")
 
     def add(self, conditions: Mapping[str, str], call: Mapping[str, str], code: bytes) -> None:
-        """Adds code, if that is possible."""
         try:
             self.put(conditions, call, code)
         except (OSError, DeserializationError) as error:

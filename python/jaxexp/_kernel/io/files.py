@@ -64,11 +64,16 @@ def path_to_save(given: Any) -> str:
 
 def is_zip(path: str) -> bool:
     """Whether a path leads to a ZIP file, as archives are, by its first bytes."""
+    return _beginning(path, 4) in ZIP
+
+
+def _beginning(path: str, size: int) -> bytes:
+    """The first bytes of a file; empty if it cannot be read."""
     try:
         with regular(path) as file:
-            return file.read(4) in ZIP
+            return file.read(size)
     except OSError:
-        return False
+        return b""
 
 
 class named_in_errors:  # noqa: N801  (used as a function)
@@ -164,12 +169,10 @@ def _check_size(path: str | os.PathLike[str], size: int) -> None:
 
 
 def too_large(found: str) -> DeserializationError:
-    """The error for a file of more than `LARGEST` bytes."""
     return DeserializationError("", "an artifact of at most 4 GiB", found)
 
 
 def empty(expected: str) -> DeserializationError:
-    """The error for a file without content."""
     return DeserializationError("", expected, "an empty file")
 
 
@@ -207,11 +210,7 @@ def refuse_to_lose(path: str, what: str) -> None:
 
 def kind_at(path: str) -> str:
     """Which kind of `kind_of_ours` a file is; empty for anything else, or if it is missing or cannot be read."""
-    try:
-        with regular(path) as file:
-            return kind_of_ours(file.read(LONG_HEAD))
-    except OSError:
-        return ""
+    return kind_of_ours(_beginning(path, LONG_HEAD))
 
 
 @contextlib.contextmanager
@@ -266,7 +265,6 @@ class Written(io.FileIO):
 
 
 def remove(path: str) -> None:
-    """Removes a file, if it is there."""
     try:
         os.unlink(path)
     except FileNotFoundError:
@@ -289,7 +287,6 @@ def temporary_in(folder: str) -> str:
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a file has such a name."""
     return _TEMPORARY.fullmatch(name) is not None
 
 

@@ -91,7 +91,6 @@ if hasattr(os, "register_at_fork"):
 
 @contextlib.contextmanager
 def _known(descriptor: int) -> Generator[None]:
-    """While a file is locked, or may be."""
     _locked.add(descriptor)
     try:
         yield
@@ -164,7 +163,6 @@ def locked(path: str | os.PathLike[str], mode: str = "r+b", *, patience: float =
 
 
 def _wait(last: float, busy: str, error: OSError) -> None:
-    """Waits a moment for another attempt; a BusyError if `last` is over."""
     if time.monotonic() >= last:
         raise BusyError(f"{busy}; try again later") from error
     time.sleep(0.005)

@@ -100,7 +100,6 @@ def instead_of_artifact(found: str, where: str, head: bytes) -> str:
 
 
 def instead_of_executables(found: str, head: bytes) -> str:
-    """The same in place of a file of executables."""
     if head[4:8] == b"jaxe":
         return "an artifact: its compiled code is in a file of its own, which precompile makes"
     return (not head.startswith(EXECUTABLES) and _known(head)) or found

@@ -25,7 +25,6 @@ class RefusedRedirectError(Exception):
 
 
 def filesystem_of(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
-    """The file system of fsspec for a URL, and the path there."""
     try:
         import fsspec
     except ImportError as error:
@@ -154,8 +153,6 @@ _NAMES = frozenset(
 
 
 class Version:
-    """The state of a file, as far as it is known."""
-
     def __init__(self, name: str) -> None:
         self._name = name
         self._known: dict[str, str] = {}

@@ -59,7 +59,6 @@ class Storage:
         raise NotImplementedError
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Several ranges, given by position and size."""
         return [self.read(*r) for r in ranges]
 
     def close(self) -> None:
@@ -216,7 +215,6 @@ class _Remote(Storage):
         return [part(position, size) for position, size in ranges]
 
     def _fetch(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """The bytes between starts and ends."""
         self.check_open()
         with failures(self.name):
             if _is_http(self._fs):
@@ -364,7 +362,6 @@ def _refusal(answer: Any, url: str) -> OSError:
 
 
 def _total(answer: Any) -> str | None:
-    """How many bytes the file has."""
     if answer.status == 200:
         return None if answer.content_length is None else str(answer.content_length)
     return _content_range(answer)[1]

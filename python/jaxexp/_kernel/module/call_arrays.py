@@ -9,7 +9,6 @@ Calls of old releases have today's form before they are looked at (`lapack.py`).
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -24,28 +23,20 @@ from jaxexp._kernel.function.data import ExportedData
 from . import mlir
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Routine:
+class _Routine(NamedTuple):
     """The arrays of a call, or of one with some choices among its attributes.
 
     An array is a letter for its dtype and letters for its sizes, before which the dimensions of a batch come. T is the
     dtype of the target, or of its first operand; R and C are the real and the complex one of that precision; i is
     int32, and u is uint32. Of the sizes, k is the smaller of m and n, and l is n - 1. Others may be any, but each
     letter stands for one size.
-
-    Attributes:
-        arrays: the operands, ">", and the results.
-        choices: the letters that an attribute may be, or its truth value.
-        numbers: the sizes that attributes repeat. "1" is one.
-        at_most: pairs of sizes, of which the first may not be larger.
-        overwritten: operands that become results, by the number of the result, if nothing is computed.
     """
 
-    arrays: str
-    choices: Mapping[str, str | bool] = dataclasses.field(default_factory=dict)
-    numbers: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    at_most: Sequence[tuple[str, str]] = ()
-    overwritten: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    arrays: str  # the operands, ">", and the results
+    choices: Mapping[str, str | bool] = {}  # the letters that an attribute may be, or its truth value
+    numbers: Mapping[str, str] = {}  # the sizes that attributes repeat. "1" is one
+    at_most: Sequence[tuple[str, str]] = ()  # pairs of sizes, of which the first may not be larger
+    overwritten: Mapping[int, int] = {}  # operands that become results, by their numbers, if nothing is computed
 
     @property
     def operands(self) -> list[str]:
@@ -135,8 +126,7 @@ class Wrong(NamedTuple):
         return f"{self.what} have to be {self.expected}, and are {self.found}"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Size:
+class _Size(NamedTuple):
     """A size: a number, or if it is open, None and the axis of a value."""
 
     number: int | None
@@ -144,8 +134,7 @@ class _Size:
     axis: int = 0
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Relation:
+class _Relation(NamedTuple):
     """`left` and `more` are together equal to the smallest of `right`, or at most that."""
 
     left: _Size
@@ -168,8 +157,6 @@ class _Relation:
 
 
 class _Call:
-    """A call of one of the routines, taken apart."""
-
     def __init__(self, operation: Any, target: str) -> None:
         attributes = operation.attributes
         of_shapes: Any = None
@@ -207,7 +194,6 @@ class _Call:
         return None
 
     def routine(self) -> _Routine | None:
-        """What is called, by the choices."""
         return next((form for form in self.forms if self._chosen(form)), None)
 
     def relations(self, routine: _Routine) -> list[_Relation] | None:
@@ -364,7 +350,6 @@ def assert_not_empty(operation: Any, target: str) -> None:
 
 
 def _assert(operation: Any, relations: Sequence[_Relation], message: str) -> None:
-    """Adds an assertion about the relations of open sizes, if there are any."""
     still_open = [relation for relation in relations if relation.is_open()]
     if not still_open:
         return

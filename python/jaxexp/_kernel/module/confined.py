@@ -4,13 +4,12 @@ is safe only in the way in which JAX uses it.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -150,8 +149,7 @@ CONVOLUTIONS = ("stablehlo.convolution", "stablehlo.dynamic_conv")
 MOST_PLACES = 2**24
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Places:
+class _Places(NamedTuple):
     """The places along one dimension of the input or of the kernel, with the distance of its elements, and the padding
     in front and behind; None where a value of the operation says that.
     """
@@ -164,7 +162,7 @@ class _Places:
     def is_open(self) -> bool:
         return self.padding is None or _type_of(self.array).is_dynamic_dim(self.axis)
 
-    def count(self) -> int:
+    def total(self) -> int:
         """How many there are, if that is known, with the padding or without it."""
         return max(self._dilated(), self._dilated() + sum(self.padding or ()))
 
@@ -190,7 +188,7 @@ def why_convolution_is_wrong(operation: Any) -> str | None:
     known = [places for places in _places(operation) if not places.is_open()]
     if taken := [tuple(places.padding or ()) for places in known if places.left() < 0]:
         return f"padding of {taken[0]}"
-    counts = [places.count() for places in known]
+    counts = [places.total() for places in known]
     return f"{max(counts):,} places in a dimension" if counts and max(counts) >= MOST_PLACES else None
 
 

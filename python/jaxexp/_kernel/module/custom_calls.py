@@ -88,7 +88,6 @@ def targets_on(exported: ExportedData, platform: str) -> set[str]:
 
 
 def _targets(exported: ExportedData, module: Any, platforms: Iterable[int]) -> set[str]:
-    """The targets of the custom calls that may run on some of the exported platforms."""
     indices: set[int | None] = set(platforms) if len(exported.platforms) > 1 else {None}
     return {mlir.target_of(call) for index in indices for call in custom_calls_on(module, index)}
 

@@ -76,8 +76,6 @@ _MANUAL, _REPLICATED = "{manual}", "{replicated}"
 
 
 class _Mesh:
-    """The mesh of a module, and shardings on it."""
-
     def __init__(self, module: Any, tilings: dict[str, _Tiling], nr_devices: int) -> None:
         self._tilings = tilings
         cuts = {1, nr_devices, *itertools.chain.from_iterable(c for t in tilings.values() for cs in t for c in cs)}

@@ -15,9 +15,8 @@ Both call the same routine of LAPACK with the same layouts in memory, so the res
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -169,27 +168,17 @@ def _typed(choices: Mapping[str, int | str]) -> dict[str, Any]:
     return {"api_version": ir.IntegerAttr.get(number, 4), "backend_config": ir.DictAttr.get(config)}
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _ModernCall:
-    """How an old call of a routine corresponds to today's.
-
-    Attributes:
-        target: today's target.
-        arrays: the old arguments that the new call takes.
-        results: for each result of the new call, the index of the old one.
-        configuration: the attributes by which the new call makes the choices of the old one.
-        aliased: the operand of the new call that its first result overwrites, or None.
-        status: the old result that the new call lacks, because it only reports invalid arguments; or None.
-        factor: the old argument that scaled the result, always 1; or None.
-    """
+class _ModernCall(NamedTuple):
+    """How an old call of a routine corresponds to today's."""
 
     target: str
-    arrays: Sequence[int]
-    results: Sequence[int]
+    arrays: Sequence[int]  # the old arguments that the new call takes
+    results: Sequence[int]  # for each result of the new call, the index of the old one
+    # The attributes by which the new call makes the choices of the old one.
     configuration: Callable[[_OldCall], dict[str, Any]] = lambda old: _typed({})
-    aliased: int | None = 0
-    status: int | None = None
-    factor: int | None = None
+    aliased: int | None = 0  # the operand of the new call that its first result overwrites
+    status: int | None = None  # the old result that the new call lacks, because it only reports invalid arguments
+    factor: int | None = None  # the old argument that scaled the result, always 1
 
 
 def _triangle(argument: int, **others: str) -> Callable[[_OldCall], dict[str, Any]]:

@@ -24,8 +24,6 @@ _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>")
 
 
 class Frame(NamedTuple):
-    """A call that was under way when an operation was traced."""
-
     function: str
     line: int
 
@@ -116,32 +114,19 @@ class _Reduced:
         named = [part for part in parts if part != self._unknown]
         if len(named) < 2:
             return named[0] if named else self._unknown
-        first, *others = _chain(named[0])
+        # One chain, unless it is long: calls that share their parts may be any number.
+        links = list(itertools.islice(_links(named[0]), _LONGEST_CHAIN + 1))
+        first, *others = links if len(links) <= _LONGEST_CHAIN else named[:1]
         return ir.Location.callsite(first, [*others, named[1]])
 
     def _is_outside(self, location: Any) -> bool:
         """Whether these are calls around the function. JAX may have cut the chain of calls at its end."""
         for outside in self._outside:
-            calls = list(itertools.islice(_calls(location), len(outside)))
+            named = (link for link in _links(location) if isinstance(link, _jax.ir.NameLoc))
+            calls = list(map(_frame, itertools.islice(named, len(outside))))
             if calls and calls == list(outside[: len(calls)]):
                 return True
         return False
-
-
-def _chain(location: Any) -> list[Any]:
-    """The parts of calls in calls, so that they become one chain; only the location itself if they are many: calls that
-    share their parts may be any number.
-    """
-    found, pending = list[Any](), [location]
-    while pending:
-        if len(found) + len(pending) > _LONGEST_CHAIN:
-            return [location]
-        at = pending.pop()
-        if isinstance(at, _jax.ir.CallSiteLoc):
-            pending += at.caller, at.callee
-        else:
-            found.append(at)
-    return found
 
 
 def _parts(location: Any) -> list[Any]:
@@ -154,12 +139,17 @@ def _parts(location: Any) -> list[Any]:
     return [location.child_loc] if is_scope else []
 
 
-def _calls(location: Any) -> Iterator[Frame]:
+def _links(location: Any) -> Iterator[Any]:
+    """The parts of calls in calls, innermost first."""
     pending = [location]
     while pending:
         at = pending.pop()
         if isinstance(at, _jax.ir.CallSiteLoc):
             pending += at.caller, at.callee
-        elif isinstance(at, _jax.ir.NameLoc):
-            line = at.child_loc.start_line if isinstance(at.child_loc, _jax.ir.FileLineColLoc) else 0
-            yield Frame(at.name_str, line)
+        else:
+            yield at
+
+
+def _frame(location: Any) -> Frame:
+    line = location.child_loc.start_line if isinstance(location.child_loc, _jax.ir.FileLineColLoc) else 0
+    return Frame(location.name_str, line)

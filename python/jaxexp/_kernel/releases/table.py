@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import re
+from typing import NamedTuple
 
 from jaxexp._errors import ExportError
 from jaxexp._kernel.artifact import module_head
@@ -16,27 +17,16 @@ from jaxexp._kernel.artifact.module_head import Bytecode
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Release:
-    """A release of JAX.
+    """A release of JAX."""
 
-    Attributes:
-        version: as in ``jax.__version__``.
-        date: when it was uploaded to PyPI.
-        stablehlo: the newest version of StableHLO that its jaxlib reads and writes.
-        oldest_convention: the oldest calling convention that its `jax.export` calls.
-        newest_convention: the newest one. Releases from 0.4.24 on write it.
-        dtypes: how many kinds of dtypes its `jax.export` knows; they are counted from 0, without gaps.
-        custom_nodes: whether its `jax.export` knows custom pytree nodes.
-        shardy: whether its exported functions may contain the Shardy dialect unless it is configured otherwise.
-    """
-
-    version: str
-    date: datetime.date
-    stablehlo: str
-    oldest_convention: int
-    newest_convention: int
-    dtypes: int
-    custom_nodes: bool
-    shardy: bool
+    version: str  # as in `jax.__version__`
+    date: datetime.date  # of the upload to PyPI
+    stablehlo: str  # the newest version that its jaxlib reads and writes
+    oldest_convention: int  # the oldest calling convention that its `jax.export` calls
+    newest_convention: int  # the newest one; releases from 0.4.24 on write it
+    dtypes: int  # how many kinds of dtypes its `jax.export` knows; they are counted from 0, without gaps
+    custom_nodes: bool  # whether its `jax.export` knows custom pytree nodes
+    shardy: bool  # whether its exported functions may contain the Shardy dialect unless it is configured otherwise
 
     @property
     def number(self) -> tuple[int, ...]:
@@ -153,18 +143,11 @@ COMPOSITES: Version = (0, 4, 32)  # StableHLO had them before XLA
 FOUR_BITS: Version = (0, 4, 36)  # operations on 4-bit integers other than conversions
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class SerializationVersion:
-    """The number in the first slot of an artifact, for the releases from `since` to the next entry.
-
-    Attributes:
-        since: the first of these releases.
-        accepted: the numbers that their reader accepts; None for any.
-        written: the number that they write.
-    """
+class SerializationVersion(NamedTuple):
+    """The number in the first slot of an artifact, for the releases from `since` to the next entry."""
 
     since: Version
-    accepted: tuple[int, ...] | None
+    accepted: tuple[int, ...] | None  # None for any
     written: int
 
 

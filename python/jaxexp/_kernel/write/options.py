@@ -15,23 +15,17 @@ TableOfWeights = tuple[
 
 
 class Writing(NamedTuple):
-    """The options of `Exported.serialize`, which explains them, and what the trailer names of other files.
-
-    Attributes:
-        weights: the weights, which are in files.
-        cases: the cases; by default those of the function.
-        case_files: whether cases may have arrays in files. Otherwise such cases are left out.
-    """
+    """The options of `Exported.serialize`, which explains them, and what the trailer names of other files."""
 
     vjp_order: int = 0
     compatibility: str | None = None
     trailer: bool = True
     metadata: Mapping[str, Any] | None = None
     strict: bool = False
-    weights: TableOfWeights | None = None
+    weights: TableOfWeights | None = None  # which are in files
     locations: str = "full"
-    cases: Cases | None = None
-    case_files: bool = False
+    cases: Cases | None = None  # by default those of the function
+    case_files: bool = False  # whether cases may have arrays in files; otherwise such cases are left out
     sizes: Sequence[Mapping[str, int]] | None = None
     padded: tuple[str, ...] | None = None
 

@@ -56,10 +56,6 @@ class Reader:
             hlo_shardings=self.version < table.NAMED_SHARDINGS,
         )
 
-    @property
-    def choice(self) -> str:
-        return f"jax-{self.release.version}"
-
     def refusal(self, fun_name: str, what: str, since: Version | None, advice: str = "") -> TooOldReaderError:
         """The error for a function with something that this reader cannot read.
 
@@ -222,90 +218,65 @@ def oldest(write: Any) -> tuple[Reader, Any]:
 def for_reader(exported: E, reader: Reader, weights: int = 0) -> E:
     """The same function for a reader, or a TooOldReaderError; the function itself if nothing has to change."""
     check(exported, reader, weights)
-    module = _Rewriting(exported, reader).module()
-    convention = min(exported.calling_convention_version, reader.release.newest_convention)
-    if module is None and convention == exported.calling_convention_version:
-        return exported
-    return dataclasses.replace(
-        exported,
-        mlir_module_serialized=exported.mlir_module_serialized if module is None else module,
-        calling_convention_version=convention,
-    )
+    refusal = functools.partial(reader.refusal, exported.fun_name)
 
+    def written(module: Any) -> bytes:
+        """In the reader's StableHLO; a TooOldReaderError names what this version lacks."""
+        try:
+            return mlir.serialize_for(module, reader.stablehlo)
+        except jax.errors.JaxRuntimeError as error:
+            since = _first_to_read(module, reader)
+            what = f"its module has {_not_in_stablehlo(str(error))} that is not in StableHLO {reader.stablehlo}"
+            raise refusal(f"{what}, which that release reads", None if since is None else since.version) from cause(
+                error
+            )
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Rewriting:
-    """A function and the reader that its module is rewritten for."""
+    def refuse(what: str) -> NoReturn:
+        release = f"jax-{reader.release.version}"
+        lowered = f", or export the function with compatibility={release!r}, which lowers it without Shardy"
+        raise refusal(what, table.SHARDY, lowered)
 
-    exported: ExportedData
-    reader: Reader
-
-    def module(self) -> bytes | None:
-        """The rewritten module; None if the module can stay as it is."""
-        serialized, reader = self.exported.mlir_module_serialized, self.reader
-        has_shardy = module_head.may_name(serialized, "sdy") and not reader.release.shardy
-        written = module_head.stablehlo_of(module_head.producer(serialized))
-        too_new = written is None or table.number(written) > table.number(reader.stablehlo)
-        if not (has_shardy or too_new or module_head.may_name(serialized, "custom_call")):
-            return None
+    made = exported.mlir_module_serialized
+    has_shardy = module_head.may_name(made, "sdy") and not reader.release.shardy
+    version = module_head.stablehlo_of(module_head.producer(made))
+    is_written = has_shardy or version is None or table.number(version) > table.number(reader.stablehlo)
+    if is_written or module_head.may_name(made, "custom_call"):
         with _jax.make_ir_context() as context:
-            module = mlir.parse(serialized, context)
-            self._check(module)
-            if not (has_shardy or too_new):
-                return None
-            if reader.version < table.COMPOSITES:
+            module = mlir.parse(made, context)
+            _check_module(module, reader, refusal)
+            if is_written and reader.version < table.COMPOSITES:
                 composites.check(module)
                 # A portable artifact holds a CHLO operation as a composite.
                 passes = "func.func(chlo-legalize-to-stablehlo,stablehlo-legalize-composite-to-call)"
                 mlir.run_passes(module, passes)
-            serialized = self._serialized(module)
-        return self._without_shardy(serialized) if has_shardy else serialized
-
-    def _without_shardy(self, serialized: bytes) -> bytes:
-        """A module in GSPMD's terms. It is already in the reader's StableHLO, so its collectives do not name meshes."""
-        lowered = f", or export the function with compatibility={self.reader.choice!r}, which lowers it without Shardy"
-
-        def refuse(what: str) -> NoReturn:
-            raise self._refusal(what, table.SHARDY, lowered)
-
+            made = written(module) if is_written else made
+    if has_shardy:  # in the reader's StableHLO, collectives do not name meshes
         with _jax.make_ir_context() as context:
-            module = mlir.parse(serialized, context)
+            module = mlir.parse(made, context)
             shardy_texts.import_(module)
             shardy_texts.check_axes(module)
             without_shardy(module, refuse)
-            return self._serialized(module)
+            made = written(module)
+    convention = min(exported.calling_convention_version, reader.release.newest_convention)
+    if made is exported.mlir_module_serialized and convention == exported.calling_convention_version:
+        return exported
+    return dataclasses.replace(exported, mlir_module_serialized=made, calling_convention_version=convention)
 
-    def _check(self, module: Any) -> None:
-        """Refuses custom calls that the reader's jaxlib does not have yet, and arithmetic in 4-bit integers for
-        compilers that only convert them.
-        """
-        for target in sorted({target for target, _ in mlir.custom_calls(module)}):
-            since = table.custom_call_since(target)
-            if since is not None and since > self.reader.version:
-                raise self._refusal(f"its module calls {target}, which that release lacks", since)
-        if self.reader.version >= table.FOUR_BITS:
-            return
-        for operation in mlir.iter_operations(module):
-            name = operation.name
-            if name.startswith("stablehlo.") and name not in ("stablehlo.convert", "stablehlo.return"):
-                values = [*operation.operands, *operation.results]
-                if any(re.search(r"[x<]u?i4>", str(value.type)) for value in values):
-                    raise self._refusal(f"its module computes in 4-bit integers ({name})", table.FOUR_BITS)
 
-    def _serialized(self, module: Any) -> bytes:
-        """A module in the reader's StableHLO; a TooOldReaderError names what this version lacks."""
-        version = self.reader.stablehlo
-        try:
-            return mlir.serialize_for(module, version)
-        except jax.errors.JaxRuntimeError as error:
-            since = _first_to_read(module, self.reader)
-            what = f"its module has {_not_in_stablehlo(str(error))} that is not in StableHLO {version}"
-            raise self._refusal(
-                f"{what}, which that release reads", None if since is None else since.version
-            ) from cause(error)
-
-    def _refusal(self, what: str, since: table.Version | None, advice: str = "") -> TooOldReaderError:
-        return self.reader.refusal(self.exported.fun_name, what, since, advice)
+def _check_module(module: Any, reader: Reader, refusal: Callable[..., TooOldReaderError]) -> None:
+    """Refuses custom calls that the reader's jaxlib does not have yet, and arithmetic in 4-bit integers for compilers
+    that only convert them.
+    """
+    for target in sorted({target for target, _ in mlir.custom_calls(module)}):
+        since = table.custom_call_since(target)
+        if since is not None and since > reader.version:
+            raise refusal(f"its module calls {target}, which that release lacks", since)
+    for operation in mlir.iter_operations(module) if reader.version < table.FOUR_BITS else ():
+        name = operation.name
+        if name.startswith("stablehlo.") and name not in ("stablehlo.convert", "stablehlo.return"):
+            values = [*operation.operands, *operation.results]
+            if any(re.search(r"[x<]u?i4>", str(value.type)) for value in values):
+                raise refusal(f"its module computes in 4-bit integers ({name})", table.FOUR_BITS)
 
 
 def _first_to_read(module: Any, reader: Reader) -> Reader | None:
