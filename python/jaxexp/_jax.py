@@ -278,7 +278,10 @@ executable_of = operator.attrgetter("_executable")  # of a `Compiled`; its `unsa
 parts_of_executable = operator.attrgetter("_unloaded_executable")  # of that; has the fields of `UnloadedMeshExecutable`
 hlo_of_gspmd_sharding = operator.attrgetter("_hlo_sharding")
 computation_of = operator.attrgetter("_lowering")  # of a `Lowered`: the module, and facts about it in `compile_args`
+platforms_of = operator.attrgetter("_platforms")  # of such a computation
 name_of_mode = operator.attrgetter("_name")  # of a setting in `modes`
+# Whether JAX takes one abstract value for the other, dtypes aside: shapes, memory spaces, Explicit shardings.
+same_type = functools.partial(core.typematch, no_dtype_check=True)
 
 
 def key_dtype(implementation: str) -> Any:
@@ -441,11 +444,6 @@ def abstract_mesh_like(sharding: Any, sizes: tuple[int, ...], names: tuple[str, 
     return AbstractMesh(sizes, names, abstract_device=device_from(sharding._device_assignment[0]))
 
 
-def same_type(aval: Any, other: Any) -> bool:
-    """Whether JAX takes one abstract value for the other, dtypes aside: shapes, memory spaces, Explicit shardings."""
-    return bool(core.typematch(aval, other, no_dtype_check=True))
-
-
 def with_jaxpr(traced: Any, jaxpr: Any) -> Any:
     """A `jax.stages.Traced` with another jaxpr, which takes and returns the same."""
     made = copy.copy(traced)
@@ -468,10 +466,6 @@ def with_first_argument(
     made._in_tree = flatten_for_tracing(((dict.fromkeys(first, 0), *args), kwargs))[1]
     made._meta_tys_flat = [*alone._meta_tys_flat, *traced._meta_tys_flat]
     return made
-
-
-def platforms_of(computation: Any) -> tuple[str, ...]:
-    return tuple(computation._platforms)
 
 
 def lower_as_function(function: Callable[..., Any]) -> Callable[..., Any]:

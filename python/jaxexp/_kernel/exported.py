@@ -11,13 +11,12 @@ from typing import Any, Self
 
 from jaxexp import _jax, _native
 from jaxexp._errors import ExportPicklingError, ExportTypeError, UnsupportedError
-from jaxexp._kernel.artifact.words import check_flags
 from jaxexp._kernel.call import first_argument
 from jaxexp._kernel.function import data, sharding, vjps
 from jaxexp._kernel.function.data import NO_FACTS, E, ExportedData, Facts, facts_of
 from jaxexp._kernel.function.vjps import DerivedVjp
 from jaxexp._kernel.module import meshes
-from jaxexp._kernel.write.options import PLAIN, Writing
+from jaxexp._kernel.write.options import PLAIN, Writing, check_types
 
 # --- functions of the two libraries: an `Exported` of `jax.export`, and one of jaxexp ---------------------------------
 
@@ -308,7 +307,7 @@ class Function(ExportedData):
         """The options of `serialize`, with sizes and padded dimensions that were checked. `cases` are those of `save`,
         whose arguments are used for that.
         """
-        check_flags(trailer=trailer, strict=strict)
+        check_types(trailer, strict)
         found: Sequence[Mapping[str, int]] | None = None
         padded: tuple[str, ...] | None = None
         if sizes is not None or pad is not None:

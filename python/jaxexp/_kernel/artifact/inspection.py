@@ -324,6 +324,7 @@ T = TypeVar("T")
 
 # Artifacts from before memory spaces have 0.
 _MEMORY_SPACES = ("device", "device", "host", "any")
+_CHECKS = ("platform", "", "shape_assertions")
 
 
 def described(buffer: Any, check_modules: bool, image_modules: Sequence[Any] = ()) -> Inspection:
@@ -351,16 +352,20 @@ def described(buffer: Any, check_modules: bool, image_modules: Sequence[Any] = (
     contents_of = {p: _if_readable(_native.contents, m) or (None, None) for p, m in modules_of.items()}
     paths_of = [_if_readable(_native.absolute_paths, module) or () for module in modules_of.values()]
     contents = [contents_of[place] for place in places]
+    head = _if_readable(module_head.read, modules[0])  # a damaged module is described as far as possible
     checks = facts.pop("disabled_checks")
     return Inspection(
         **facts,
         arguments=arguments,
         results=results,
-        disabled_checks=tuple(_check(kind, target) for kind, target in checks),
+        disabled_checks=tuple(f"custom_call:{target}" if kind == 1 else _CHECKS[kind] for kind, target in checks),
         vjp_order=len(modules) - 1,
         total_bytes=artifact.size if image_modules else memoryview(buffer).nbytes,
         module_bytes=tuple(map(len, modules)),
-        **_head(modules[0]),
+        producer=module_head.producer(modules[0]),
+        stablehlo=None if head is None else head.stablehlo,
+        dialects=() if head is None else tuple(sorted(head.dialects)),
+        operations=() if head is None else tuple(sorted(head.operations)),
         operation_counts=tuple(operations for operations, _ in contents),
         custom_calls=tuple(calls for _, calls in contents),
         absolute_paths=tuple(sorted({path for paths in paths_of for path in paths})),
@@ -473,19 +478,7 @@ def _cases_in(artifact: _native.Artifact) -> tuple[Case, ...]:
     return tuple(map(of, cases.Cases.of_trailer(said).all))
 
 
-def _head(module: memoryview) -> dict[str, Any]:
-    """The facts in the head of a module. A damaged module is described as far as possible."""
-    if (head := _if_readable(module_head.read, module)) is None:
-        return {"producer": module_head.producer(module), "stablehlo": None, "dialects": (), "operations": ()}
-    return {
-        "producer": head.producer,
-        "stablehlo": head.stablehlo,
-        "dialects": tuple(sorted(head.dialects)),
-        "operations": tuple(sorted(head.operations)),
-    }
-
-
-def _if_readable(read: Callable[[memoryview], T], module: memoryview) -> T | None:
+def _if_readable(read: Callable[[Any], Any], module: memoryview) -> Any:
     with contextlib.suppress(DeserializationError):
         return read(module)
     return None
@@ -531,7 +524,3 @@ def _sharding(spec: Callable[[Any], str], mesh: Callable[[Any], str], described:
         return None
     said, on = (text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..." for text in (spec(dims), mesh(axes)))
     return f"P({said}) on Mesh({on})" + ("" if memory_kind is None else f" in {memory_kind:.{_LONGEST}}")
-
-
-def _check(kind: int, target: str | None) -> str:
-    return f"custom_call:{target}" if kind == 1 else ("platform", "", "shape_assertions")[kind]

@@ -35,14 +35,15 @@ class _Content:
     whether a policy allowed it, for which it runs other code.
     """
 
-    __slots__ = ("_hash", "_is_under_policy", "_module", "_signature", "exported")
+    __slots__ = ("_hash", "_is_under_policy", "_module", "_signature", "exported", "size")
 
     def __init__(self, exported: ExportedData) -> None:
         self.exported = exported
         self._module = data.module_view(exported)
         self._signature = data.signature(exported, without_scope=True)
         self._is_under_policy = data.is_under_policy(exported)
-        self._hash = hash((self._signature, len(self._module)))
+        self.size = len(self._module)
+        self._hash = hash((self._signature, self.size))
 
     def __hash__(self) -> int:
         return self._hash
@@ -66,10 +67,6 @@ class _Content:
         if vjps.stored_orders(one) and vjps.stored_orders(two):
             return _Content(one.vjp()) == _Content(two.vjp())
         return one._get_vjp == two._get_vjp
-
-    @property
-    def size(self) -> int:
-        return len(self._module)
 
 
 class _Firsts:

@@ -41,7 +41,6 @@ from jaxexp._kernel.artifact.node import (
     NAME,
     Auxdata,
     Description,
-    GenericNode,
     Key,
     RegisteredDescription,
     all_strings,
@@ -55,6 +54,7 @@ from jaxexp._kernel.artifact.node import (
     most_of_one_hash,
     ordered_dict_from_children,
 )
+from jaxexp._kernel.artifact.node import GenericNode as GenericNode
 from jaxexp._kernel.artifact.words import is_text
 from jaxexp._public import public
 

@@ -121,7 +121,7 @@ def lower(
         ),
         "module_kept_var_idx": kept_var_idx,
         "nr_devices": facts["num_devices"],
-        "platforms": _jax.platforms_of(computation),
+        "platforms": tuple(_jax.platforms_of(computation)),
         "ordered_effects": tuple(facts["ordered_effects"]),
         # They come from a set. In this order, the same function has the same bytes in every process.
         "unordered_effects": tuple(sorted(facts["unordered_effects"], key=lambda effect: str(type(effect)))),

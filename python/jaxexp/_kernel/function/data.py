@@ -346,10 +346,9 @@ def facts_of(exported: ExportedData) -> Facts:
 
 def metadata_of(exported: ExportedData) -> Mapping[str, Any]:
     """The metadata of the artifact that a function was loaded from. No field is decoded for it."""
-    attributes = attributes_of(exported)
-    if (artifact := attributes.get("_artifact")) is not None:
+    if (artifact := artifact_of(exported)) is not None:
         return artifact.noted or {}
-    known: Facts = attributes.get("_facts", NO_FACTS)
+    known: Facts = attributes_of(exported).get("_facts", NO_FACTS)
     return known.metadata or {}
 
 
@@ -389,19 +388,17 @@ def _cases_in(artifact: Artifact) -> Cases | None:
 
 def sizes_of(exported: ExportedData) -> Sequence[Mapping[str, int]]:
     """The sets of sizes of the artifact that a function was loaded from. No field is decoded for it."""
-    attributes = attributes_of(exported)
-    if (artifact := attributes.get("_artifact")) is not None:
+    if (artifact := artifact_of(exported)) is not None:
         return artifact.sizes()
-    known: Facts = attributes.get("_facts", NO_FACTS)
+    known: Facts = attributes_of(exported).get("_facts", NO_FACTS)
     return known.sizes or ()
 
 
 def padded_of(exported: ExportedData) -> tuple[str, ...]:
     """The dimension variables along which arguments may be padded. No field is decoded for it."""
-    attributes = attributes_of(exported)
-    if (artifact := attributes.get("_artifact")) is not None:
+    if (artifact := artifact_of(exported)) is not None:
         return artifact.padded()
-    known: Facts = attributes.get("_facts", NO_FACTS)
+    known: Facts = attributes_of(exported).get("_facts", NO_FACTS)
     return known.padded or ()
 
 

@@ -43,12 +43,6 @@ def reentrant() -> Any:
     return made
 
 
-def _leave_to_the_living() -> None:
-    for one in _of_threads:
-        if not one._is_owned():  # else the thread that forked goes on under it, and releases it
-            one._at_fork_reinit()
-
-
 @contextlib.contextmanager
 def replacing_locked(path: str | os.PathLike[str], what: str) -> Generator[IO[bytes]]:
     """`files.replacing`, while nobody else may change the file that is replaced, or else a BusyError."""
@@ -72,8 +66,13 @@ _held = threading.local()
 _locked = set[int]()  # descriptors of this process
 
 
-def _leave_locks() -> None:
-    """In a forked process: its copies of locked files would keep them locked, and it has no part in writing them."""
+def _after_fork() -> None:
+    """In a forked process: what other threads held is free, but the thread that forked goes on under its locks, and
+    releases them. Its copies of locked files would keep them locked, and it has no part in writing them.
+    """
+    for one in _of_threads:
+        if not one._is_owned():
+            one._at_fork_reinit()
     vars(_held).clear()
     if not _locked:
         return
@@ -85,8 +84,7 @@ def _leave_locks() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_locks)
-    os.register_at_fork(after_in_child=_leave_to_the_living)
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 @contextlib.contextmanager

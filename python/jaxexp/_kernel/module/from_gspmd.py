@@ -82,24 +82,21 @@ class _Mesh:
         ordered = sorted(cuts)
         if any(larger % smaller for smaller, larger in itertools.pairwise(ordered)):
             raise NotExpressibleError(f"tilings that no one mesh of {nr_devices} devices has")
-        self._axes = {
+        self.axes = {
             (low, high): f"_axis_{i}" for i, (low, high) in enumerate(reversed([*itertools.pairwise(ordered)]))
         }
         self._module = module
         self._name = mlir.free_name("mesh", _jax.ir.SymbolTable(module.operation))
-        axes = ", ".join(f'"{name}"={high // low}' for (low, high), name in self._axes.items())
+        axes = ", ".join(f'"{name}"={high // low}' for (low, high), name in self.axes.items())
         with _jax.ir.InsertionPoint.at_block_begin(module.body), _jax.ir.Location.unknown():
             _jax.MeshOp(self._name, _jax.ir.Attribute.parse(f"#sdy.mesh<[{axes}]>"))
-
-    def manual_axes(self) -> Any:
-        return _jax.ir.Attribute.parse(f"#sdy<manual_axes{{{self._quoted(self._axes.values())}}}>")
 
     def sharding(self, text: str, rank: int, unspecified: Sequence[int] = ()) -> str:
         """The text of Shardy's attribute, without its name; `unspecified` are axes that the compiler may divide."""
         tiling = self._tilings[text] or ((),) * rank
         if len(tiling) != rank:
             raise NotExpressibleError(f"the sharding {text} of an array with {rank} axes")
-        axes = [self._quoted(self._names(cuts)) for cuts in tiling]
+        axes = [self.quoted(self._names(cuts)) for cuts in tiling]
         opened = [", ?" if names else "?" for names in axes]
         dims = (f"{{{names}{opened[i] if i in unspecified else ''}}}" for i, names in enumerate(axes))
         return f"<@{self._name}, [{', '.join(dims)}]>"
@@ -112,9 +109,9 @@ class _Mesh:
 
     def _names(self, cuts: Iterable[Cut]) -> Iterator[str]:
         for low, high in cuts:
-            yield from (name for (start, end), name in self._axes.items() if low <= start and end <= high)
+            yield from (name for (start, end), name in self.axes.items() if low <= start and end <= high)
 
-    def _quoted(self, names: Iterable[str]) -> str:
+    def quoted(self, names: Iterable[str]) -> str:
         return ", ".join(f'"{name}"' for name in names)
 
 
@@ -276,7 +273,7 @@ def _make_manual(body: Any, mesh: _Mesh) -> None:
         attributes = {
             "in_shardings": mesh.per_value(in_shardings),
             "out_shardings": mesh.per_value(out_shardings),
-            "manual_axes": mesh.manual_axes(),
+            "manual_axes": ir.Attribute.parse(f"#sdy<manual_axes{{{mesh.quoted(mesh.axes.values())}}}>"),
         }
         manual = ir.Operation.create(
             "sdy.manual_computation", results=types, operands=operands, attributes=attributes, regions=1

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from jaxexp._kernel.artifact.words import check_flags
+
 if TYPE_CHECKING:
     from jaxexp._kernel.artifact.cases import Cases
 
@@ -31,3 +33,7 @@ class Writing(NamedTuple):
 
 
 PLAIN = Writing()
+
+
+def check_types(trailer: Any, strict: Any) -> None:
+    check_flags(trailer=trailer, strict=strict)
