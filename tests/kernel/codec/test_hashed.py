@@ -20,8 +20,14 @@ import pytest
 
 import jaxexp
 from jaxexp._errors import SerializationTypeError
-from jaxexp._kernel.artifact import node as dict_keys
-from jaxexp._kernel.artifact.node import Description
+from jaxexp._kernel.artifact.node import (
+    MOST_OF_ONE_HASH,
+    MOST_VALUES,
+    Description,
+    keys_from_bytes,
+    keys_to_bytes,
+    most_of_one_hash,
+)
 from jaxexp._kernel.codec import nodes as library_nodes
 from jaxexp.errors import DeserializationError, ExportError
 from kit import costs, hostile
@@ -87,7 +93,7 @@ def test_the_table_has_all_tags() -> None:
 @each("container", CONTAINERS)
 @each("kind", CHOSEN)
 def test_sets_and_dicts_of_auxiliary_data(kind: str, container: str) -> None:
-    values = list(map(CHOSEN[kind], range(1, dict_keys.MOST_OF_ONE_HASH + 2)))
+    values = list(map(CHOSEN[kind], range(1, MOST_OF_ONE_HASH + 2)))
     assert len({hash(library_nodes.from_json(value)) for value in values}) == 1, "this would test nothing"
     assert is_made(aux(CONTAINERS[container](values[:-1])))
     refused = aux(CONTAINERS[container](values))
@@ -111,10 +117,10 @@ def test_sets_in_sets_multiply_comparisons() -> None:
 
 def test_the_number_of_values_is_limited() -> None:
     """Values of different hashes may seek the same free place in a table, which no count of equal hashes shows."""
-    assert dict_keys.most_of_one_hash(range(dict_keys.MOST_VALUES)) == 1
+    assert most_of_one_hash(range(MOST_VALUES)) == 1
     with pytest.raises(ValueError, match="65537 keys or elements that are not texts"):
-        dict_keys.most_of_one_hash(range(dict_keys.MOST_VALUES + 1))
-    assert dict_keys.most_of_one_hash([str(i) for i in range(dict_keys.MOST_VALUES + 1)]) == 1
+        most_of_one_hash(range(MOST_VALUES + 1))
+    assert most_of_one_hash([str(i) for i in range(MOST_VALUES + 1)]) == 1
 
 
 def test_keys_of_dicts() -> None:
@@ -140,10 +146,10 @@ def test_keys_of_dicts() -> None:
 
 def test_what_would_be_refused_is_not_written() -> None:
     with pytest.raises(SerializationTypeError, match="it has 65 keys or elements with the hash 0"):
-        dict_keys.keys_to_bytes([i * PRIME for i in range(65)], SerializationTypeError)
+        keys_to_bytes([i * PRIME for i in range(65)], SerializationTypeError)
     with pytest.raises(SerializationTypeError, match="more than 4300 digits"):
-        dict_keys.keys_to_bytes([(10**4300,)], SerializationTypeError)
-    assert dict_keys.keys_from_bytes(dict_keys.keys_to_bytes([10**4299], SerializationTypeError)) == (10**4299,)
+        keys_to_bytes([(10**4300,)], SerializationTypeError)
+    assert keys_from_bytes(keys_to_bytes([10**4299], SerializationTypeError)) == (10**4299,)
 
 
 @each("key", [jax.tree_util.GetAttrKey("\ud800"), jax.tree_util.DictKey(10**4300)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import bisect
 import contextlib
 import html
@@ -271,6 +270,7 @@ def _beginning(filesystem: Any, url: str, size: int, version: Version) -> tuple[
 
 def _fetch(filesystem: Any, url: str, ranges: Sequence[tuple[int, int]], version: Version) -> list[bytes]:
     """Ranges of a file, given by their starts and ends; shorter if the file ends before."""
+    import asyncio  # takes as long as the half of NumPy, and most files are here
 
     async def all_parts() -> list[bytes]:
         parts = [asyncio.ensure_future(_part(filesystem, url, *one, version, exactly=True)) for one in ranges]
@@ -289,6 +289,8 @@ def server_error(url: str, said: str, kind: type[OSError] = OSError) -> OSError:
 
 def _run(filesystem: Any, work: Coroutine[Any, Any, T]) -> T:
     """Runs a coroutine in fsspec's thread. `fsspec.asyn.sync` would take the messages from errors of time."""
+    import asyncio
+
     return asyncio.run_coroutine_threadsafe(work, filesystem.loop).result()
 
 
