@@ -60,24 +60,58 @@ def stamped(path: str, names: Iterable[str]) -> Stamped:
     return tuple((name, *of(name)) for name in names)
 
 
-def are_unchanged(part: Part, files: Stamped) -> bool:
-    """Whether the files beside an artifact are still these."""
-    from jaxexp._weights.files.places import check_name
-
-    path = part.input.place[1]
-    try:
-        for name, *_ in files:  # a journal may say anything
-            check_name(name)
-        return all(stamp(beside(path, name)) == (size, version) for name, size, version in files)
-    except (ExportError, OSError, ImportError):
-        return False
-
-
 # An artifact takes some milliseconds, whatever its size; this many are a share.
 _SHARE_BYTES, _UNIT_BYTES = 1 << 24, 1 << 18
 
 # Errors that may be gone while the artifact is the same.
 _ELSEWHERE = (OSError, ImportError, WeightsError, ChangedArtifactError)
+
+
+class Seen(NamedTuple):
+    """What a worker found: a result, perhaps with an error; and the files beside the artifact that it depends on."""
+
+    found: Any = None
+    error: Exception | None = None
+    files: Stamped = ()
+
+
+def units_of(part: Part, said: Any, of_json: Callable[[Any], Any]) -> list[Seen]:
+    """The results for the units of a part. In a journal, they may be anything."""
+    if len(said) != part.units:
+        raise ValueError(len(said))
+    return [
+        Seen(
+            of_json(one["found"]) if "found" in one else None,
+            unpacked(one["error"]) if "error" in one else None,
+            tuple((str(name), size, version) for name, size, version in one["files"]),
+        )
+        for one in said
+    ]
+
+
+def are_current(part: Part, units: Iterable[Seen]) -> bool:
+    """Whether results in a journal still hold: the files beside an artifact are unchanged."""
+    from jaxexp._weights.files.places import check_name
+
+    try:
+        for seen in units:
+            for name, *_ in seen.files:  # nobody looks at files, or asks servers, that only a journal names
+                check_name(name)
+            if isinstance(seen.error, _ELSEWHERE) or any(
+                stamp(beside(part.input.place[1], name)) != tuple(then) for name, *then in seen.files
+            ):
+                return False
+    except (ExportError, OSError, ImportError):
+        return False
+    return True
+
+
+def named_as_given(error: Exception, name: str) -> Exception:
+    """An error that calls an artifact as its user does."""
+    if isinstance(error, DeserializationError) and error.file in (None, os.path.abspath(name)):
+        error.file = name
+    return error
+
 
 Result = tuple[Place, str, Any]
 
@@ -134,41 +168,24 @@ def results(
         still_holds: whether a result in a journal still holds, given its part, and its name as `one` gets it.
     """
 
-    def of_part(part: Part, found: Any) -> list[Any]:
-        if len(found) != part.units:
-            raise ValueError(len(found))
-        return [unpacked(said["error"]) if "error" in said else _Seen.of(of_json, said) for said in found]
-
-    def is_current(part: Part, found: list[Any]) -> bool:
-        return all(
-            not isinstance(seen, _ELSEWHERE)
-            if isinstance(seen, Exception)
-            else are_unchanged(part, seen.files) and still_holds(part, name, seen.found)
-            for name, seen in zip(_below(part), found, strict=True)
+    def is_current(part: Part, units: list[Seen]) -> bool:
+        return are_current(part, units) and all(
+            seen.error is not None or still_holds(part, name, seen.found)
+            for name, seen in zip(_below(part), units, strict=True)
         )
+
+    def decoded(part: Part, said: Any) -> list[Seen]:
+        return units_of(part, said, of_json)
 
     home = "_fleet.passes.one_by_one:in_worker"
     how = one, reads_files
-    task = Task(title, home, how, about or {}, True, _SHARE_BYTES, _UNIT_BYTES, of_part, is_current)
+    task = Task(title, home, how, about or {}, True, _SHARE_BYTES, _UNIT_BYTES, decoded, is_current)
     for finding in findings(task, (inputs or members)(given), means):
         place: Any = finding.input.about
         names = _names(finding, place)
-        found = finding.found if finding.error is None else [finding.error] * len(names)
-        for name, seen in zip(names, found, strict=True):
-            if isinstance(seen, DeserializationError) and seen.file in (None, os.path.abspath(name)):
-                seen.file = name  # as the user writes it
-            yield place, name, seen.found if isinstance(seen, _Seen) else seen
-
-
-class _Seen(NamedTuple):
-    """A result, and the files beside the artifact that it depends on."""
-
-    found: Any
-    files: Stamped
-
-    @classmethod
-    def of(cls, of_json: Callable[[Any], Any], said: Any) -> _Seen:
-        return cls(of_json(said["found"]), tuple((str(name), size, version) for name, size, version in said["files"]))
+        units = finding.found if finding.error is None else [Seen(error=finding.error)] * len(names)
+        for name, seen in zip(names, units, strict=True):
+            yield place, name, seen.found if seen.error is None else named_as_given(seen.error, name)
 
 
 def _names(finding: Finding, place: Place) -> list[str]:
@@ -212,14 +229,15 @@ def in_worker(parts: Parts, how: _How) -> list[Any]:
 
 
 def _seen(how: _How, source: Source, kind: str, name: str) -> dict[str, Any]:
-    (one, reads_files), found, files = how, source.opened(), Stamped()
+    (one, reads_files), found, said = how, source.opened(), dict[str, Any](files=())
     try:
         if reads_files and source.path is not None:  # a member of an archive has none beside it
             with source.named():
-                files = stamped(source.path, found.names())  # first, because one may be replaced while it is read
-        return {"found": one(found, kind, name), "files": files}
+                said["files"] = stamped(source.path, found.names())  # first, as in verify_many
+        said["found"] = one(found, kind, name)
     except OF_ARTIFACTS as error:
-        return {"error": packed(error)}
+        said["error"] = packed(error)
+    return said
 
 
 @public

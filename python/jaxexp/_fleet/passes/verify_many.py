@@ -9,23 +9,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxexp import _native
-from jaxexp._errors import ChangedArtifactError, DeserializationError, ExportError, PolicyError, WeightsError
+from jaxexp._errors import DeserializationError
 from jaxexp._fleet.archive import verification
 from jaxexp._fleet.archive.verification import Verification
-from jaxexp._fleet.engine.engine import FILE, Finding, Means, Part, Parts, Unusable, each, findings
-from jaxexp._fleet.engine.worker import packed, unpacked
+from jaxexp._fleet.engine.engine import FILE, OF_ARTIFACTS, Finding, Means, Part, Parts, Unusable, each, findings
+from jaxexp._fleet.engine.worker import packed
 from jaxexp._fleet.places import verify
-from jaxexp._fleet.places.source import MEMBER, Source, is_url, link_of_file
+from jaxexp._fleet.places.source import MEMBER, Source, beside, is_url
 from jaxexp._fleet.places.verify import checked_other_file
 from jaxexp._kernel.artifact import texts
 from jaxexp._kernel.artifact.chain import chain
 from jaxexp._kernel.io import files
-from jaxexp._kernel.io.other_files import HEAD, instead_of_artifact
-from jaxexp._kernel.io.remote import stamp
 from jaxexp._public import public
 
 from .given import Place, inputs, places
-from .one_by_one import stamped
+from .one_by_one import Seen, are_current, named_as_given, stamped, units_of
 
 if TYPE_CHECKING:
     from jaxexp._fleet.engine.engine import Workers
@@ -91,26 +89,33 @@ def verify_many(
 
 
 class InFile(NamedTuple):
-    """The result for a file, after all of its bytes were read. Its error is packed on its way from a worker, and in a
-    journal.
+    """The result for a file, after all of its bytes were read.
 
     Attributes:
         size: of the file.
         has_digests: whether the artifact has any.
-        weights: the files of weights and cases beside it, each with its `stamp`.
-        error: what is wrong with the artifact, its weights or its cases; None if they are whole and allowed.
         bytes_behind: how many bytes follow the end of the artifact.
         what: what the file has, if it is no artifact but another file of jaxexp; empty for an artifact.
         absolute_paths: the absolute paths of source files that the modules name.
+        weights: the files of weights and cases beside it: from a worker, their names; then their paths, each with its
+            `stamp`.
     """
 
     size: int = 0
     has_digests: bool = False
-    weights: Sequence[tuple[str, int, int | str]] = ()
-    error: Any = None
     bytes_behind: int = 0
     what: str = ""
     absolute_paths: Sequence[str] = ()
+    weights: Sequence[Any] = ()
+
+    @classmethod
+    def of(cls, said: Any) -> InFile:
+        found = cls(*said)
+        are_numbers = type(found.size) is type(found.bytes_behind) is int and isinstance(found.has_digests, bool)
+        texts = (found.what, *found.absolute_paths, *found.weights)
+        if len(said) != len(found) or not (are_numbers and all(isinstance(text, str) for text in texts)):
+            raise ValueError(said)
+        return found
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -121,7 +126,7 @@ class VerifiedPlace:
         place: what it is.
         count: how many members; 1 for a file.
         errors: the errors by name.
-        file: the result for a file that could be read.
+        file: the result for a file that could be read, as far as its error allows.
         is_last: whether all of an archive was read.
     """
 
@@ -146,56 +151,26 @@ def verified(given: Iterable[Place | Unusable], means: Means, policy: Policy | N
 
 
 def _decoded(part: Part, result: Any) -> Any:
-    if part.input.place[0] != FILE:
-        return verification.decoded(part, result)
-    found = InFile(*result)
-    are_numbers = type(found.size) is type(found.bytes_behind) is int
-    are_texts = isinstance(found.what, str) and all(isinstance(path, str) for path in found.absolute_paths)
-    if len(result) != len(found) or not (are_numbers and are_texts and isinstance(found.has_digests, bool)):
-        raise ValueError(result)
-    error = None if found.error is None else _named(unpacked(found.error), part.input.name)
-    return found._replace(weights=[_weights_file(part.input.place[1], *file) for file in found.weights], error=error)
-
-
-def _weights_file(path: str, name: Any, size: Any, version: Any) -> tuple[str, int, int | str]:
-    if not isinstance(name, str) or type(size) is not int or type(version) not in (int, str):
-        raise ValueError
-    if _folder(name) != _folder(path):  # nobody looks at files, or asks servers, that only a journal names
-        raise ValueError
-    return name, size, version
-
-
-def _folder(path: str) -> str:
-    """The folder of a file; of a URL, the same URL without the file and its query."""
-    if not is_url(path):
-        return os.path.dirname(path)
-    link = link_of_file(path)
-    return path.replace(link, link.partition("?")[0].rpartition("/")[0], 1)
+    return units_of(part, result, InFile.of) if part.input.place[0] == FILE else verification.decoded(part, result)
 
 
 def _is_current(part: Part, found: Any) -> bool:
-    """Whether the weights beside a file are unchanged. What is wrong with them may have been mended since."""
-    if part.input.place[0] != FILE:
-        return True
-    if isinstance(found.error, (WeightsError, ChangedArtifactError)):
-        return False
-    try:
-        return all(stamp(name) == tuple(then) for name, *then in found.weights)
-    except (OSError, ImportError):
-        return False
+    """Whether a result in a journal still holds: of an archive, its identity says so."""
+    return part.input.place[0] != FILE or are_current(part, found)
 
 
 def _seen(finding: Finding) -> VerifiedPlace:
     about: Any = finding.input.about
     if isinstance(about, Verification):
         return _in_archive(finding, about)
-    name = about.name
-    if finding.error is not None:
-        return VerifiedPlace(about, 1, {name: _named(finding.error, name)})
+    seen = Seen(error=finding.error) if finding.error is not None else finding.found[0]
+    file = seen.found or InFile(about.size or 0)
     # In the user's words: the folder may have been named in another way.
-    weights = [(_as_given(file, name), *stamped) for file, *stamped in finding.found.weights]
-    error = finding.found.error
-    return VerifiedPlace(about, 1, {} if error is None else {name: error}, finding.found._replace(weights=weights))
+    weights = [(beside(about.name, name), *stamp) for name, (_, *stamp) in zip(file.weights, seen.files, strict=False)]
+    if seen.error is None:
+        return VerifiedPlace(about, 1, {}, file._replace(weights=weights))
+    errors = {about.name: named_as_given(seen.error, about.name)}
+    return VerifiedPlace(about, 1, errors, file._replace(weights=weights, bytes_behind=0))
 
 
 def _in_archive(finding: Finding, parts: Verification) -> VerifiedPlace:
@@ -208,127 +183,80 @@ def _in_archive(finding: Finding, parts: Verification) -> VerifiedPlace:
     return VerifiedPlace(place, count, {f"{name}{MEMBER}{one}": e for one, e in errors}, is_last=parts.is_done)
 
 
-def _as_given(name: str, artifact: str) -> str:
-    return name if is_url(name) else os.path.join(os.path.dirname(artifact), os.path.basename(name))
-
-
-def _named(error: Exception, name: str) -> Exception:
-    if isinstance(error, DeserializationError) and error.file is None:
-        error.file = name
-    return error
-
-
 # --- in workers -----------------------------------------------------------------------------------------------------
 
 
 def in_worker(parts: Parts, options: dict[str, Any]) -> list[Any]:
-    """Reads files and parts of archives: returns an `InFile` for a file, and the result of `verification.read_part`."""
+    """Reads files and parts of archives: returns what `units_of` reads for a file, and the result of
+    `verification.read_part`.
+    """
     policy = options["policy"]
-    paths = [place[1] for place, _ in parts if place[0] == FILE and not is_url(place[1])]
-    too_large = {} if policy is None else _too_large(paths, policy)
-    said = iter(_native.verify_files([path for path in paths if path not in too_large], options["threads"]))
+    here = [place[1] for place, _ in parts if place[0] == FILE and not is_url(place[1])]
+    # A policy may refuse to read a file. What it looks at takes longer than reading, which threads would do.
+    known = {} if policy else dict(zip(here, _native.verify_files(here, options["threads"]), strict=True))
 
     def found(place: tuple[Any, ...], numbers: Sequence[int]) -> Any:
         if place[0] != FILE:
             return verification.read_part(place, numbers, **options)
-        if (path := place[1]) in too_large:
-            return too_large[path]
-        one = _in_remote(path, policy) if is_url(path) else _in_local(path, *next(said))
-        return one if one.error is not None or policy is None else _allowed(path, one, policy)
+        return [_in_file(place[1], known.get(place[1]), policy)]
 
     return each(parts, found)
 
 
-def _too_large(paths: Sequence[str], policy: Policy) -> dict[str, InFile]:
-    """The files that the policy does not let anybody read."""
-    found = {}
-    for path in paths:
-        try:
-            size = os.path.getsize(path)
-        except OSError:  # whoever reads it says what is wrong
-            continue
-        try:
-            with Source(path, path).named():
-                policy.check_size(size)
-        except PolicyError as error:
-            found[path] = InFile(size, error=packed(error))
-    return found
+def _in_file(path: str, known: Any, policy: Policy | None) -> dict[str, Any]:
+    """The result for a file, as far as it could be read, the files beside it, and an error. `known` is what
+    `_native.verify_files` says.
+    """
+    source, said = Source(path, path), dict[str, Any](files=())
+    opened = source.opened(None if policy is None else policy.check_size)
+    try:
+        with source.named() if is_url(path) else files.named_in_errors(path):
+            if known is not None and known[-1] is None:
+                found, has_files = _in_local(path, *known)
+            else:
+                found, has_files = _other(path, policy) or _read(opened), True
+            said["found"] = found
+            if has_files and not found.what:
+                names = opened.names()
+                said["files"] = stamped(path, names)  # first, because a file may be replaced while it is read
+                read = [os.path.basename(file) for file, _ in verify.files_of(opened)]
+                said["found"] = found._replace(weights=names if is_url(path) else read)
+            if policy is not None:
+                from jaxexp._api.load import deserialize
+
+                deserialize(opened.buffer, policy=policy)  # only the program: its weights were verified
+    except OF_ARTIFACTS as error:
+        said["error"] = packed(error)
+    return said
 
 
 def _in_local(
-    path: str, size: int, has_digests: bool, has_files: bool, absolute_paths: Sequence[str], said: Any, wrong: Any
-) -> InFile:
-    if isinstance(wrong, int):
-        raise OSError(wrong, os.strerror(wrong), path)
-    found = InFile(size, has_digests, absolute_paths=absolute_paths)
-    if wrong is not None:
-        try:
-            other = checked_other_file(path)
-        except DeserializationError as damage:
-            return found._replace(error=packed(damage))
-        if other is not None:
-            return InFile(size, other.has_digests, what=other.what)
-        where, expected, what = wrong
-        error = DeserializationError(where, expected, _found(what, where, path))
-        return found._replace(error=packed(error))
-    try:
-        texts.check(*said)
-    except DeserializationError as damage:
-        return found._replace(error=packed(damage))
+    path: str, size: int, has_digests: bool, has_files: bool, absolute_paths: Sequence[str], said: Any, _: None
+) -> tuple[InFile, bool]:
+    texts.check(*said)
+    behind = 0
     if has_digests:
         with files.regular(path) as file:
             _, end = struct.unpack("<12sI", file.read(16))  # the end of the artifact, as it says itself
-        found = found._replace(bytes_behind=max(0, size - int(end)))
-    if not has_files:
-        return found
-    return _with_files(found, Source(path, path).opened())
+        behind = max(0, size - int(end))
+    return InFile(size, has_digests, behind, absolute_paths=absolute_paths), has_files
 
 
-def _in_remote(url: str, policy: Policy | None) -> InFile:
-    size, found = 0, Source(url, url).opened(None if policy is None else policy.check_size)
-    try:
-        with found.source.named():
-            size = memoryview(found.buffer).nbytes
-            verify.check_program(artifact := found.artifact)
-    except ExportError as error:
-        return InFile(size, error=packed(error))
+def _other(path: str, policy: Policy | None) -> InFile | None:
+    """The result for another file of jaxexp; None for anything else."""
+    if is_url(path):
+        return None
+    size = os.path.getsize(path)
+    if policy is not None:
+        policy.check_size(size)
+    other = checked_other_file(path)
+    return None if other is None else InFile(size, other.has_digests, what=other.what)
+
+
+def _read(opened: Opened) -> InFile:
+    size, artifact = memoryview(opened.buffer).nbytes, opened.artifact
+    verify.check_program(artifact)
     has_digests = artifact.trailer() is not None
-    behind = size - artifact.size if has_digests else 0
     modules = {link.module_place: link.module() for link in chain(artifact)}  # which functions may share
     paths = {path for module in modules.values() for path in _native.absolute_paths(module)}
-    return _with_files(InFile(size, has_digests, (), None, behind, "", sorted(paths)), found)
-
-
-def _with_files(said: InFile, found: Opened) -> InFile:
-    """Adds the result for the weights and cases beside an artifact that is whole."""
-    assert found.source.path is not None
-    try:
-        stamps = stamped(found.source.path, found.names())  # first, because a file may be replaced while it is read
-        read = verify.files_of(found)
-    except ExportError as error:
-        return said._replace(error=packed(error), bytes_behind=0)
-    weights = [(file, size, version) for (file, _), (_, size, version) in zip(read, stamps, strict=True)]
-    return said._replace(weights=weights)
-
-
-def _found(what: str, where: str, path: str) -> str:
-    """What a file has in place of an artifact, and what to do."""
-    try:
-        with files.regular(path) as file:
-            return instead_of_artifact(what, where, file.read(HEAD))
-    except OSError:  # it was there a moment ago
-        return what
-
-
-def _allowed(path: str, found: InFile, policy: Policy) -> InFile:
-    """Adds what a policy finds in the function."""
-    from jaxexp._api.load import deserialize
-
-    source = Source(path, path)
-    try:
-        with source.named():
-            # The program is enough: its weights were verified, and it is not called.
-            deserialize(source.read(policy.check_size), policy=policy)
-    except ExportError as error:
-        return found._replace(error=packed(error), bytes_behind=0)
-    return found
+    return InFile(size, has_digests, size - artifact.size if has_digests else 0, "", sorted(paths))
