@@ -17,8 +17,8 @@ import pytest
 
 import jaxexp
 from jaxexp._fleet.passes.given import places
+from jaxexp._fleet.places import source
 from jaxexp._fleet.places.folders import Folders
-from jaxexp._fleet.places.source import beside_url
 from jaxexp._weights.files import reading
 from jaxexp.errors import ExportError, WeightsError
 from kit.archive_files import make
@@ -94,7 +94,7 @@ def test_a_journal_looks_at_weights_again(tmp_path: Path, files: dict[str, bytes
 
 
 def test_the_url_of_a_file_beside() -> None:
-    for url, beside in (
+    for url, expected in (
         ("http://h/models/a.jaxexp", "http://h/models/w%20%231.safetensors"),
         ("https://h/a%20b/a.jaxexp?token=x/y", "https://h/a%20b/w%20%231.safetensors?token=x/y"),
         ("simplecache::http://h/a.jaxexp", "simplecache::http://h/w%20%231.safetensors"),
@@ -102,7 +102,7 @@ def test_the_url_of_a_file_beside() -> None:
         ("zip://a.jaxexp::/tmp/all.zip", "zip://w #1.safetensors::/tmp/all.zip"),
         ("s3://bucket/models/a.jaxexp", "s3://bucket/models/w #1.safetensors"),
     ):
-        assert beside_url(url, "w #1.safetensors") == beside
+        assert source.beside(url, "w #1.safetensors") == expected
 
 
 def test_a_name_that_would_be_another_url(tmp_path: Path, put: Put) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import json
 import mmap
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
@@ -66,19 +67,16 @@ class OpenArchive:
 
     @property
     def index(self) -> _native.ArchiveIndex:
-        """The index; an ExportError if the archive is closed."""
         self.source.check_open()
         return self._index
 
     @functools.cached_property
     def tensors(self) -> ArchivedTensors:
-        """Finds the weights."""
         with self.placed():
             return ArchivedTensors(self.source, self.index, self.end, self.stable)
 
     @functools.cached_property
     def has_weights(self) -> bool:
-        """Whether there are weights in the archive."""
         with self.placed():
             return bool(self.index.weights_files())
 
@@ -91,7 +89,6 @@ class OpenArchive:
         return self.source.size - self.end
 
     def label(self, name: str) -> str:
-        """The name of a member in messages."""
         return f"{self.source.name}::{name}"
 
     def label_of(self, number: int) -> str:
@@ -107,7 +104,6 @@ class OpenArchive:
             self.signed.check_listed(self.source.name)
 
     def check(self) -> None:
-        """Checks all of the index."""
         with self.placed():
             self.index.check()
 
@@ -148,7 +144,6 @@ class OpenArchive:
             return self.index.names(beginning)
 
     def numbers(self, names: Sequence[str] | None) -> Sequence[int]:
-        """The numbers of members; None for all."""
         with self.placed():
             return range(len(self.index)) if names is None else self.index.find_all(list(names))
 
@@ -168,7 +163,6 @@ class OpenArchive:
 
     @staticmethod
     def object(text: str) -> dict[str, Any]:
-        """Parses a JSON text of the index."""
         try:
             value = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -181,7 +175,7 @@ class OpenArchive:
         """The bytes of a member, and of its modules if they are stored apart."""
         position, size, modules = self.index.extent(number)
         image, *parts = self.source.read_many([(position, size), *modules])
-        self.check_fetched(number, self.fetched_digest(image, parts))
+        self.check_digest(number, self.fetched_digest(image, parts))
         return image, parts
 
     def parts_of(self, extents: Sequence[Any]) -> list[tuple[bytes, list[bytes]]]:
@@ -206,30 +200,20 @@ class OpenArchive:
             return None
         return _native.digest(_native.join(image, modules) if modules else image)
 
-    def check_fetched(self, number: int, found: bytes | None) -> None:
-        """Compares the digest of a member that was fetched with the index. If the file was replaced meanwhile, the
-        bytes may be another artifact, and a whole one.
-
-        Raises:
-            DeserializationError: it is not what the index says.
+    def check_digest(self, number: int, found: bytes | None) -> None:
+        """Compares the digest of a member, if it is known, with the index: if the file was replaced or written to
+        meanwhile, the bytes may be another artifact, and a whole one. An append leaves old bytes alone.
         """
-        if found is not None and found != (expected := self.index.member(number).digest):
-            raise ChangedArtifactError(
-                "", f"an artifact of digest {expected.hex()}, as the index says",
-                f"one of {found.hex()}: it is damaged, or the file has changed since it was opened; open it again",
-            )  # fmt: skip
-
-    def check_digest(self, number: int, found: bytes) -> None:
-        """Checks a member of a file that was written to: an append leaves old bytes alone, other writers may not.
-
-        Raises:
-            DeserializationError: it is not what the index says.
-        """
-        if found != self.index.member(number).digest:
+        if found is None or found == (expected := self.index.member(number).digest):
+            return
+        if self.source.whole is not None:
             raise ChangedArtifactError("", "the file as it was when it was opened", "a changed one: open it again")
+        raise ChangedArtifactError(
+            "", f"an artifact of digest {expected.hex()}, as the index says",
+            f"one of {found.hex()}: it is damaged, or the file has changed since it was opened; open it again",
+        )  # fmt: skip
 
     def close(self) -> None:
-        """Releases the file."""
         self.source.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -252,15 +236,11 @@ class ArchivedTensors:
     """Finds the tensors of an archive. It outlives the archive, because functions look for weights later."""
 
     def __init__(self, source: Storage, index: _native.ArchiveIndex, end: int, stable: bool) -> None:
-        """Maps the file up to the end of the archive, without reading any of it, unless bytes are to be stable.
-
-        Raises:
-            DeserializationError: the file was replaced since the archive was opened.
-        """
+        """Maps the file up to the end of the archive, without reading any of it, unless bytes are to be stable."""
         self.name = source.name
         self.identity: tuple[int, ...] | None = None
         self.stable = stable
-        self._index = index
+        self.index = index
         self._mapping: mmap.mmap | None = None
         if stable:
             self._source = copy.copy(source)  # a copy, which is never closed
@@ -274,10 +254,6 @@ class ArchivedTensors:
             if self._mapping is None or self._mapping[last:] != source.read(last, _native.ARCHIVE_END_SIZE):
                 raise ChangedArtifactError("", "the file as it was when it was opened", "another one: open it again")
             self.identity = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-
-    def place(self, digest: bytes) -> tuple[int, int] | None:
-        """The position and the size of a tensor."""
-        return self._index.tensor(digest)
 
     def bytes_of(self, tensor: Tensor) -> memoryview:
         """The bytes of a tensor at a position in the archive: a part of the mapped file, or fetched bytes."""
@@ -381,14 +357,6 @@ class _Fetched:
 
 
 def opened_signed(source: Any, by: SignedBy) -> OpenArchive:
-    """Opens a signed archive.
-
-    Raises:
-        SignatureError: it is not signed by whom it should be, or not what was signed.
-        ExportError: it is not in a file on this machine.
-        DeserializationError: it is signed, and no archive.
-        OSError: it cannot be read.
-    """
     from jaxexp._signing.reading import SignedFiles, unnamed
 
     if not isinstance(source, (str, os.PathLike)):
@@ -432,7 +400,7 @@ def of_table(opened: OpenArchive, label: str, table: Table, types: Mapping[str, 
     def find(place: int) -> Source:
         stored = table.tensors[place]
         name, type_ = stored.name, types[stored.name]
-        there = archive.place(stored.digest)
+        there = archive.index.tensor(stored.digest)
         if there is None or there[1] != stored.size:
             found = "none" if there is None else f"one of {there[1]:,} bytes"
             expected = f"a tensor of {stored.size:,} bytes with the digest {stored.digest.hex()}"
@@ -493,7 +461,6 @@ def files_of_artifact(opened: OpenArchive, label: str, artifact: _native.Artifac
 
 
 def load_one(opened: OpenArchive, name: str, policy: Policy | None = None) -> Exported:
-    """A member as a function."""
     from jaxexp._api.load import Manner
     from jaxexp._kernel.function.data import kept_by
 
@@ -503,13 +470,12 @@ def load_one(opened: OpenArchive, name: str, policy: Policy | None = None) -> Ex
 
 
 def load_all(opened: OpenArchive, names: Iterable[str] | None, manner: Manner) -> list[Any]:
-    """See `Archive.load_all`."""
     from jaxexp._api.load import load_slices  # imports JAX
 
     wanted = None if names is None else list(names)
     with opened.placed():
         try:
-            numbers = list(range(len(opened.index))) if wanted is None else opened.index.find_all(wanted)
+            numbers = list(opened.numbers(wanted))
         except KeyError:
             lacking = next(name for name in wanted or () if opened.find(name) is None)
             raise opened.missing(lacking, None, repr(opened.source.name)) from None
@@ -528,6 +494,18 @@ def load_all(opened: OpenArchive, names: Iterable[str] | None, manner: Manner) -
     return loaded
 
 
+@contextlib.contextmanager
+def _refusing(opened: OpenArchive, number: int, loaded: list[Any], i: int, manner: Manner) -> Generator[None]:
+    """Puts an error about a member into its place, unless errors are raised."""
+    try:
+        yield
+    except (DeserializationError, PolicyError) as error:
+        error.file = error.file or opened.label_of(number)
+        if manner.raises:
+            raise
+        loaded[i] = error
+
+
 def _bind_weights(opened: OpenArchive, numbers: list[int], loaded: list[Any], manner: Manner) -> None:
     """Replaces programs by functions with their weights and cases. This reads no weights."""
     from jaxexp._api.exported import BoundExported
@@ -535,12 +513,10 @@ def _bind_weights(opened: OpenArchive, numbers: list[int], loaded: list[Any], ma
     from jaxexp._kernel.function.data import artifact_of, note, weights_in_trailer
     from jaxexp._weights.bound.program import stored
 
-    owners = dict(zip(numbers, opened.index.owners(numbers), strict=True))
     weights: dict[int, Any] = {}  # members that share their bytes share these, and cases, too
     with_cases: dict[int, Any] = {}  # the first of them, if its cases are here
 
-    def bound(number: int, program: Any) -> Any:
-        label, owner = opened.label_of(number), owners[number]
+    def bound(label: str, owner: int, program: Any) -> Any:
         artifact = artifact_of(program)
         if owner not in with_cases:
             cases = give_cases(program, lambda _: cases_of(opened, label, artifact))
@@ -554,63 +530,26 @@ def _bind_weights(opened: OpenArchive, numbers: list[int], loaded: list[Any], ma
         own = weights[owner]
         return program if own is None else BoundExported.of(program, own)
 
-    _replace(opened, numbers, loaded, manner, bound)
-
-
-def _replace(
-    opened: OpenArchive, numbers: Sequence[int], loaded: list[Any], manner: Manner, new: Callable[[int, Any], Any]
-) -> None:
-    """Replaces members by the results of a function, or by their errors."""
-    for i, number in enumerate(numbers):
-        if isinstance(loaded[i], Exception):
-            continue
-        try:
-            loaded[i] = new(number, loaded[i])
-        except DeserializationError as error:
-            error.file = error.file or opened.label_of(number)
-            if manner.raises:
-                raise
-            loaded[i] = error
+    for i, (number, owner) in enumerate(zip(numbers, opened.index.owners(numbers), strict=True)):
+        if not isinstance(loaded[i], Exception):
+            with _refusing(opened, number, loaded, i, manner):
+                loaded[i] = bound(opened.label_of(number), owner, loaded[i])
 
 
 def _remember_metadata(opened: OpenArchive, numbers: list[int], loaded: Sequence[Any]) -> None:
-    """Notes the metadata that members have of their own. Members can share one text: each text is checked once."""
+    """Notes the metadata that members have of their own. Members can share one text: each text is parsed once."""
     from jaxexp._kernel.function.data import artifact_of
 
-    texts: dict[str, str] = {}
+    parsed: dict[str, dict[str, Any]] = {}
     for i, text in opened.index.own_metadata(numbers):
         if isinstance(loaded[i], Exception):
             continue
-        if text not in texts:
+        if text not in parsed:
             with opened.placed(opened.index.name(numbers[i])):
-                opened.object(text)
-            texts[text] = text
+                parsed[text] = opened.object(text)
         artifact = artifact_of(loaded[i])
         assert artifact is not None
-        artifact.noted = _Values(texts[text])
-
-
-class _Values(Mapping[str, Any]):
-    """The values in a JSON text of the index, parsed at the first use."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    @functools.cached_property
-    def _values(self) -> dict[str, Any]:
-        return OpenArchive.object(self._text)
-
-    def __getitem__(self, key: str) -> Any:
-        return self._values[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __repr__(self) -> str:
-        return repr(self._values)
+        artifact.noted = parsed[text]
 
 
 def _load_copies(opened: OpenArchive, numbers: Sequence[int], extents: Sequence[Any], manner: Manner) -> list[Any]:
@@ -623,54 +562,39 @@ def _load_copies(opened: OpenArchive, numbers: Sequence[int], extents: Sequence[
     loaded: list[Any] = [None] * len(numbers)
     sharing: dict[Any, list[int]] = {}
     for i, extent in enumerate(extents):
-        sharing.setdefault(extent, []).append(i)
-
-    def passing(extent: Any, check: Callable[[int], None]) -> list[int]:
-        """The members at this place that pass a check; the others become its errors."""
-        passed = []
-        for i in sharing[extent]:
-            try:
-                check(numbers[i])
-                passed.append(i)
-            except (DeserializationError, PolicyError) as error:
-                error.file = opened.label_of(numbers[i])
-                if manner.raises:
-                    raise
-                loaded[i] = error
-        return passed
-
-    def load(batch: list[Any]) -> None:
+        with _refusing(opened, numbers[i], loaded, i, manner):
+            if manner.policy is not None:
+                manner.policy.check_size(bytes_in(extent))
+            sharing.setdefault(extent, []).append(i)
+    for batch in batches(sharing):
         found = opened.parts_of(batch)
         owner, places = _in_one_buffer(found)
-        kept: list[tuple[int, Any]] = []
-        for extent, place, parts in zip(batch, places, found, strict=True):
-            check = functools.partial(opened.check_fetched, found=opened.fetched_digest(*parts))
-            kept += [(i, place) for i in passing(extent, check)]
-        functions = load_slices(
-            owner, [place for _, place in kept], lambda i: opened.label_of(numbers[kept[i][0]]), manner
-        )
-        for (i, _), function in zip(kept, functions, strict=True):
+        kept: list[int] = []
+        for extent, parts in zip(batch, found, strict=True):
+            digest = opened.fetched_digest(*parts)
+            for i in sharing[extent]:
+                with _refusing(opened, numbers[i], loaded, i, manner):
+                    opened.check_digest(numbers[i], digest)
+                    kept.append(i)
+        place_of = dict(zip(batch, places, strict=True))
+        labels = [opened.label_of(numbers[i]) for i in kept]
+        functions = load_slices(owner, [place_of[extents[i]] for i in kept], labels.__getitem__, manner)
+        for i, function in zip(kept, functions, strict=True):
             loaded[i] = function
-
-    def check_size(extent: Any, number: int) -> None:
-        if manner.policy is not None:
-            manner.policy.check_size(extent[1] + sum(size for _, size in extent[2]))
-
-    for batch in batches([extent for extent in sharing if passing(extent, functools.partial(check_size, extent))]):
-        load(batch)
     return loaded
+
+
+def bytes_in(extent: Any) -> int:
+    return sum(size for _, size in _places_of(extent))
 
 
 def _check_digests(opened: OpenArchive, numbers: Sequence[int], loaded: list[Any], manner: Manner) -> None:
     """Compares members that have no digests of their own with the digests of the index: the file has been written to
     since it was opened."""
-
-    def checked(number: int, program: Any) -> Any:
-        if program._artifact.trailer() is None:
-            opened.check_digest(number, program._artifact.digest())
-        return program
-
-    _replace(opened, numbers, loaded, manner, checked)
+    for i, (number, program) in enumerate(zip(numbers, loaded, strict=True)):
+        if not isinstance(program, Exception) and program._artifact.trailer() is None:
+            with _refusing(opened, number, loaded, i, manner):
+                opened.check_digest(number, program._artifact.digest())
 
 
 def _in_one_buffer(members: Sequence[tuple[bytes, Sequence[bytes]]]) -> tuple[bytes, list[Any]]:

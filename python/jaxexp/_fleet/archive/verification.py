@@ -21,9 +21,9 @@ from jaxexp._kernel.artifact import texts
 from jaxexp._kernel.io.files import named_in_errors
 from jaxexp._kernel.io.sources import open_source
 from jaxexp._weights.files import header
-from jaxexp._weights.files.header import Tensor, damaged
+from jaxexp._weights.files.header import damaged
 
-from .opened import OpenArchive, batches, cases_of, load_all, of_artifact
+from .opened import OpenArchive, batches, bytes_in, cases_of, load_all, of_artifact
 
 if TYPE_CHECKING:
     from jaxexp._fleet.engine.engine import Means
@@ -61,20 +61,14 @@ def input_of(opened: OpenArchive, numbers: Sequence[int], what: str, about: Any)
     """Some members of an archive whose index was checked. `what` is for workers, and `about` for the maker."""
 
     def sizes(start: int, stop: int) -> Iterable[int]:
-        for _, size, modules in opened.index.extents(list(numbers[start:stop])):
-            yield size + sum(module for _, module in modules)
+        return map(bytes_in, opened.index.extents(list(numbers[start:stop])))
 
     return Input(opened.source.name, identity_of(opened, numbers), place_of(opened, what), numbers, sizes, about)
 
 
 @contextlib.contextmanager
 def opened_in_worker(path: str, options: dict[str, Any], root_digest: str) -> Generator[OpenArchive]:
-    """Opens the archive of a place.
-
-    Raises:
-        DeserializationError: it has changed since the pass began, or is damaged.
-        OSError: it cannot be opened.
-    """
+    """Opens the archive of a place. It is an error if it has changed since the pass began."""
     if "://" not in path:
         with contextlib.closing(_same(OpenArchive(open_source(path, {})), root_digest)) as opened:
             yield opened
@@ -112,15 +106,15 @@ class InWeights(NamedTuple):
 
     Attributes:
         seen: how many tensors the files have.
-        bad: the digests of damaged tensors, each with the digest of the bytes in its place.
+        bad: the digests of damaged tensors, each with the digest of the bytes in its place, as hexadecimal numbers.
     """
 
     seen: int
-    bad: dict[Any, Any]
+    bad: dict[str, str]
 
 
 def damaged_members(
-    opened: OpenArchive, numbers: Iterable[int], bad: dict[bytes, bytes] | None
+    opened: OpenArchive, numbers: Iterable[int], bad: dict[str, str] | None
 ) -> Iterator[tuple[str, Exception]]:
     """The members whose weights or cases are damaged, with their errors.
 
@@ -133,31 +127,24 @@ def damaged_members(
     for number, owner in zip(numbers, opened.index.owners(numbers), strict=True):
         label = opened.label(name := opened.index.name(number))
         if owner not in found:  # many members may share the bytes of one
-            found[owner] = _damage(opened, number, label, bad, good)
-        if (error := found[owner]) is not None:
-            yield name, of_file(error, label)
+            found[owner] = None
+            try:
+                with named_in_errors(label):
+                    artifact = _native.Artifact(*opened.parts(number))
+                    for of in (of_artifact, cases_of):
+                        if (tensors := of(opened, label, artifact)) is not None:
+                            _compare(tensors, bad, good)
+            except DeserializationError as error:
+                found[owner] = error
+        if (damage := found[owner]) is not None:
+            yield name, of_file(damage, label)
 
 
-def _damage(
-    opened: OpenArchive, number: int, label: str, bad: dict[bytes, bytes] | None, good: set[bytes]
-) -> DeserializationError | None:
-    try:
-        with named_in_errors(label):
-            artifact = _native.Artifact(*opened.parts(number))
-            for of in (of_artifact, cases_of):
-                if (tensors := of(opened, label, artifact)) is not None:
-                    _compare(tensors, bad, good)
-    except DeserializationError as error:
-        return error
-    return None
-
-
-def _compare(tensors: Tensors, bad: dict[bytes, bytes] | None, good: set[bytes]) -> None:
-    """Compares tensors with their digests; a WeightsError if one is damaged."""
+def _compare(tensors: Tensors, bad: dict[str, str] | None, good: set[bytes]) -> None:
     for stored in tensors.table.tensors:
         tensor = tensors.find(stored.name)
         if bad is not None:
-            found = bad.get(stored.digest, stored.digest)
+            found = bytes.fromhex(bad.get(stored.digest.hex(), stored.digest.hex()))
         elif stored.digest in good:
             continue
         else:
@@ -167,43 +154,27 @@ def _compare(tensors: Tensors, bad: dict[bytes, bytes] | None, good: set[bytes])
         good.add(stored.digest)
 
 
-def check_seen(opened: OpenArchive, seen: int) -> None:
-    """Checks that the index has no tensors besides those that were seen.
-
-    Raises:
-        DeserializationError: it has others, which are not in any file.
-    """
-    if missing := len(opened.index.tensors()) - seen:
-        with opened.placed():
-            raise DeserializationError(
-                "index.weights", "only tensors that lie in a file of weights", f"{missing:,} that do not"
-            )
-
-
 def damaged_in_files(opened: OpenArchive, numbers: Iterable[int]) -> InWeights:
-    """Reads some of the files of weights.
-
-    Raises:
-        DeserializationError: one of them is damaged outside of its tensors.
-    """
+    """Reads some of the files of weights. Damage outside of tensors is raised."""
     places = {digest: place for digest, *place in opened.index.tensors()}
     files = opened.index.weights_files()
-    seen, bad = 0, dict[bytes, bytes]()
+    seen, bad = 0, dict[str, str]()
     for number in numbers:
-        with named_in_errors(opened.label(_native.archive_weights_name(number))):
-            seen += _look(opened, number, files[number], places, bad)
+        name = _native.archive_weights_name(number)
+        with named_in_errors(opened.label(name)):
+            seen += _look(opened, name, files[number], places, bad)
     return InWeights(seen, bad)
 
 
 def _look(
     opened: OpenArchive,
-    number: int,
+    name: str,
     file: tuple[int, int, int, int],
     places: dict[bytes, list[int]],
-    bad: dict[bytes, bytes],
+    bad: dict[str, str],
 ) -> int:
     """Reads a file of weights: removes its tensors from `places`, and adds damaged ones to `bad`."""
-    name, (position, size, crc32, header_size) = _native.archive_weights_name(number), file
+    position, size, crc32, header_size = file
     zip_header = opened.source.read(position - header_size, header_size)
     if zip_header != _native.zip_local_header(name, size, crc32, position - header_size):
         raise DeserializationError("", "its header in the ZIP file", "a different one; get another copy of the archive")
@@ -213,34 +184,23 @@ def _look(
     wrong = False
     tensors = header.read(head, size).tensors
     for tensor in tensors.values():
-        digest = _digest_in_name(tensor)
-        at = position + length + tensor.start
-        found, found_crc = _read(opened, at, tensor.size, found_crc)
-        if places.pop(digest, None) != [at, tensor.size]:
+        try:
+            digest = bytes.fromhex(tensor.name)
+        except ValueError:
+            raise WeightsError(tensor.name, "a digest as its name", "another name") from None
+        start, end, digester = position + length + tensor.start, position + length + tensor.end, _native.Digester()
+        for at in range(start, end, _PIECE):
+            piece = opened.source.read(at, min(_PIECE, end - at))
+            digester.update(piece)
+            found_crc = zlib.crc32(piece, found_crc)
+        if places.pop(digest, None) != [start, tensor.size]:
             raise WeightsError(tensor.name, "an entry of the index with its place and size", "no such entry")
-        if found != digest:
+        if (found := digester.digest()) != digest:
             wrong = True
-            bad[digest] = found
+            bad[digest.hex()] = found.hex()
     if found_crc != crc32 and not wrong:
         raise DeserializationError("", "the bytes as they were written", "other bytes in its header")
     return len(tensors)
-
-
-def _read(opened: OpenArchive, position: int, size: int, crc32: int) -> tuple[bytes, int]:
-    """The digest of a tensor, and the CRC-32 of its file up to its end."""
-    digester = _native.Digester()
-    for start in range(0, size, _PIECE):
-        piece = opened.source.read(position + start, min(_PIECE, size - start))
-        digester.update(piece)
-        crc32 = zlib.crc32(piece, crc32)
-    return digester.digest(), crc32
-
-
-def _digest_in_name(tensor: Tensor) -> bytes:
-    try:
-        return bytes.fromhex(tensor.name)
-    except ValueError:
-        raise WeightsError(tensor.name, "a digest as its name", "another name") from None
 
 
 # Reading is quick, so a share has to be large: its other costs should not matter.
@@ -263,7 +223,6 @@ def verify(opened: OpenArchive, names: Sequence[str] | None, means: Means) -> di
 
 
 def task(means: Means, policy: Policy | None) -> Task:
-    """The pass over parts of archives."""
     return Task(
         "verify",
         "_fleet.archive.verification:in_worker",
@@ -277,23 +236,17 @@ def task(means: Means, policy: Policy | None) -> Task:
 
 
 def in_worker(parts: Parts, options: dict[str, Any]) -> list[Any]:
-    """Reads parts of archives: returns the result of `read_part` for each."""
     return each(parts, functools.partial(read_part, **options))
 
 
 def read_part(place: tuple[Any, ...], numbers: Sequence[int], *, threads: int, policy: Policy | None) -> Any:
     """Reads all bytes of members, or of files of weights: returns the numbers and packed errors of members that are
-    damaged or refused; or `InWeights`, with digests as text.
-
-    Raises:
-        DeserializationError: the archive has changed since the pass began, or is damaged outside of its members.
-        OSError: it cannot be read.
+    damaged or refused; or `InWeights`. Other errors are raised.
     """
     _, what, *address = place
     with opened_in_worker(*address) as opened:
         if what == _WEIGHTS:
-            seen, bad = damaged_in_files(opened, numbers)
-            return InWeights(seen, {digest.hex(): found.hex() for digest, found in bad.items()})
+            return damaged_in_files(opened, numbers)
         too_large = {} if policy is None else _too_large(opened, numbers, policy)
         admitted = [number for number in numbers if number not in too_large]
         wrong: list[tuple[int, Exception]] = [*too_large.items(), *_damaged(opened, admitted, threads)]
@@ -303,10 +256,10 @@ def read_part(place: tuple[Any, ...], numbers: Sequence[int], *, threads: int, p
 
 
 def decoded(part: Part, result: Any) -> Any:
-    """The result of `read_part`, with errors and digests unpacked."""
+    """The result of `read_part`, with errors unpacked. In a journal, it may be anything."""
     if part.input.place[1] == _WEIGHTS:
         seen, bad = result
-        return InWeights(int(seen), {bytes.fromhex(digest): bytes.fromhex(found) for digest, found in bad.items()})
+        return InWeights(int(seen), {bytes.fromhex(one).hex(): bytes.fromhex(by).hex() for one, by in bad.items()})
     numbers = set(part.numbers)
     if unknown := [number for number, _ in result if number not in numbers]:
         raise ValueError(unknown)
@@ -317,11 +270,7 @@ class Verification:
     """An archive while it is verified: members that share their bytes are verified once."""
 
     def __init__(self, opened: OpenArchive, names: Sequence[str] | None, about: Any = None) -> None:
-        """Checks the index, and for a whole archive, without names, also the ZIP file's directory.
-
-        Raises:
-            DeserializationError: one of the two is damaged.
-        """
+        """Checks the index, and for a whole archive, without names, also the ZIP file's directory."""
         self.about = about  # whatever the caller needs
         self._opened = opened
         index = opened.index
@@ -345,7 +294,6 @@ class Verification:
 
     @property
     def is_done(self) -> bool:
-        """Whether all parts were read."""
         return not self._left
 
     def here(self, threads: int) -> dict[str, Any]:
@@ -369,11 +317,7 @@ class Verification:
 
     def take(self, finding: Finding) -> tuple[int, list[tuple[str, Any]]]:
         """How many members a finding covers, and errors of members by name. The errors that need all other findings
-        come with the last one.
-
-        Raises:
-            DeserializationError: a file of weights is damaged outside of its tensors, or cannot be read.
-            OSError: a file of weights cannot be read.
+        come with the last one. An error about a file of weights is raised.
         """
         part = finding.part
         assert part is not None
@@ -405,8 +349,10 @@ class Verification:
 
     def _errors_by_weights(self) -> list[tuple[str, Any]]:
         """The errors of members whose weights are damaged, except members with another error."""
-        if self._tensors is not None:
-            check_seen(self._opened, self._tensors.seen)
+        if self._tensors is not None and (others := len(self._opened.index.tensors()) - self._tensors.seen):
+            with self._opened.placed():
+                expected, found = "only tensors that lie in a file of weights", f"{others:,} that do not"
+                raise DeserializationError("index.weights", expected, found)
         whole = (number for number in self._numbers if number not in self._broken)
         return list(damaged_members(self._opened, whole, None if self._tensors is None else self._tensors.bad))
 
@@ -441,11 +387,10 @@ def _damaged_in_ranges(opened: OpenArchive, numbers: list[int], threads: int) ->
 
 
 def _too_large(opened: OpenArchive, numbers: Sequence[int], policy: Policy) -> dict[int, Exception]:
-    """The members that the policy does not let anybody read, with their errors."""
     found: dict[int, Exception] = {}
-    for number, (_, size, modules) in zip(numbers, opened.index.extents(list(numbers)), strict=True):
+    for number, extent in zip(numbers, opened.index.extents(list(numbers)), strict=True):
         try:
-            policy.check_size(size + sum(module for _, module in modules))
+            policy.check_size(bytes_in(extent))
         except PolicyError as error:
             error.file = opened.label_of(number)
             found[number] = error
@@ -455,7 +400,6 @@ def _too_large(opened: OpenArchive, numbers: Sequence[int], policy: Policy) -> d
 def _refused(
     opened: OpenArchive, numbers: Sequence[int], damaged: set[int], policy: Policy
 ) -> list[tuple[int, Exception]]:
-    """The members that the policy refuses, with their errors."""
     from jaxexp._api.load import Manner  # imports JAX
 
     whole = [number for number in numbers if number not in damaged]

@@ -8,8 +8,8 @@ import os
 import warnings
 import weakref
 import zlib
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from jaxexp import _native
 from jaxexp._errors import SUFFIX_OF_CASES, DeserializationError, ExportError, ExportTypeError, cause
@@ -79,25 +79,21 @@ class Pieces:
     Attributes:
         end: behind the last piece.
         crc32: of all of them.
-        last: the last bytes, as many as the end of an archive has.
     """
 
     def __init__(self, output: Output, position: int) -> None:
         self._output = output
         self.end = position
         self.crc32 = 0
-        self.last = b""
 
-    def take(self, piece: bytes) -> None:
+    def take(self, piece: Any) -> None:
         self._output.write_at(self.end, piece)
-        self.end += len(piece)
+        self.end += memoryview(piece).nbytes
         self.crc32 = zlib.crc32(piece, self.crc32)
-        self.last = (self.last + piece[-_native.ARCHIVE_END_SIZE :])[-_native.ARCHIVE_END_SIZE :]
 
 
 @contextlib.contextmanager
 def new(context: contextlib.AbstractContextManager[IO[bytes]]) -> Generator[Output]:
-    """A new archive in the file of a context."""
     with context as file:
         yield Output(file, _native.ArchiveRecords(), 0, in_place=False)
 
@@ -147,7 +143,6 @@ def refuse_unknown_rest(opened: OpenArchive) -> None:
 
 
 def open_for_writing(path: str | os.PathLike[str]) -> contextlib.closing[OpenArchive]:
-    """An archive that its caller is about to change or to write again."""
     return contextlib.closing(OpenArchive(open_source(path, {})))
 
 
@@ -196,30 +191,20 @@ class WeightsWriter:
         size = len(head) + planned.data_size
         name, start = _native.archive_weights_name(self._records.weights_file_count), self._output.end
         header = len(_native.zip_local_header(name, size, 0, start))
-        position = start + header
-        self._output.write_at(position, head)
-        crc32 = zlib.crc32(head)
-        places, at = [], position + len(head)
+        file, places = Pieces(self._output, start + header), []
+        file.take(head)
         for tensor in planned.tensors:
-            places.append((names[tensor.name], at, tensor.size))
-            crc32 = self._write_tensor(at, tensor.size, new[names[tensor.name]], names[tensor.name], crc32)
-            at += tensor.size
-        self._output.write_at(start, _native.zip_local_header(name, size, crc32, start))
-        self._records.add_weights(position, size, crc32, header, places)
-        self._output.end = position + size
-
-    def _write_tensor(self, position: int, size: int, source: Source, digest: bytes, crc32: int) -> int:
-        """Writes one tensor, and returns the CRC-32 of the file up to its end."""
-        digester = _native.Digester()
-        written = 0
-        for piece in source.pieces():
-            digester.update(piece)
-            crc32 = zlib.crc32(piece, crc32)
-            self._output.write_at(position + written, piece)
-            written += memoryview(piece).nbytes
-        if written != size or digester.digest() != digest:
-            raise ExportError(f"the weight {source.name!r} changed while it was written to an archive")
-        return crc32
+            digest = names[tensor.name]
+            places.append((digest, file.end, tensor.size))
+            source, digester, end = new[digest], _native.Digester(), file.end + tensor.size
+            for piece in source.pieces():
+                digester.update(piece)
+                file.take(piece)
+            if file.end != end or digester.digest() != digest:
+                raise ExportError(f"the weight {source.name!r} changed while it was written to an archive")
+        self._output.write_at(start, _native.zip_local_header(name, size, file.crc32, start))
+        self._records.add_weights(start + header, size, file.crc32, header, places)
+        self._output.end = file.end
 
     def _compare(self, source: Source, position: int, size: int) -> None:
         """Compares the bytes, because equal digests can be forged."""
@@ -386,7 +371,7 @@ class ArchiveWriter:
         recorded = cases_to_write(function, how, cases)
         with self._changing():
             self._check_name(name)  # before tensors are written
-            self._add(name, _noted(serialized(function, how, recorded, self._weights.add), None))
+            self._add(name, _noted(serialized(function, how, recorded, self._weights), None))
 
     def add_file(self, name: str, path: str | os.PathLike[str], *, metadata: Mapping[str, Any] | None = None) -> None:
         """Adds an artifact's file, with the weights and cases in files beside it.
@@ -555,20 +540,17 @@ class ArchiveWriter:
             raise ExportError(f"{name!r} cannot be stored in the archive: {error}") from cause(error)
 
     def _store(self, name: str, blob: Any, member: _native.Member, modules: list[tuple[int, int, bytes]]) -> None:
-        """Writes an artifact as a member under its own name."""
         place = self._write(name, blob)
         inside = [(place.position + offset, size, digest) for offset, size, digest in modules]
         self._put(name, member.at(place, inside))
 
     def _write(self, name: str, data: Any, *, apart: bool = False) -> _native.MemberPlace:
-        """Appends a member to the ZIP file."""
         if apart:
             name = _native.ARCHIVE_APART_FOLDER + name
-        crc32 = zlib.crc32(data)
-        size = memoryview(data).nbytes
-        header = _native.zip_local_header(name, size, crc32, self._output.end)
-        self._output.write_at(self._output.end, header, data)
-        position = self._output.end + len(header)
+        crc32, size, start = zlib.crc32(data), memoryview(data).nbytes, self._output.end
+        header = _native.zip_local_header(name, size, crc32, start)
+        self._output.write_at(start, header, data)
+        position = start + len(header)
         self._output.end = position + size
         return _native.MemberPlace(position, size, crc32, len(header), apart=apart)
 
@@ -656,7 +638,8 @@ class ArchiveWriter:
         self._records.write_directory(place, index.end, pointer.comment(), self._start, directory.take)
         self._output.end = directory.end
         self._output.sync()
-        head = _native.archive_section_head(self._start, self._output.end, directory.last)
+        end = self._output.read(directory.end - _native.ARCHIVE_END_SIZE, _native.ARCHIVE_END_SIZE)
+        head = _native.archive_section_head(self._start, self._output.end, end)
         self._output.is_published = True  # from the first byte on: a reader may have seen it
         self._output.write_at(self._start, head)
         self._output.sync()
@@ -684,11 +667,7 @@ def compact(path: str | os.PathLike[str], share_modules: bool) -> None:
                         )
 
 
-#: Puts tensors into an archive, and returns their digests by name.
-Store: TypeAlias = "Callable[[Sequence[Source]], dict[str, bytes]]"
-
-
-def serialized(function: Any, how: Writing, cases: Sequence[Case] | None, store: Store) -> memoryview:
+def serialized(function: Any, how: Writing, cases: Sequence[Case] | None, tensors: WeightsWriter) -> memoryview:
     """The artifact of a function that is about to become a member; its weights and large arrays of cases are stored."""
     from jaxexp._kernel.write.serialize import serialize
 
@@ -696,22 +675,22 @@ def serialized(function: Any, how: Writing, cases: Sequence[Case] | None, store:
         from jaxexp._api.cases import files
 
         sources = files.sources_of(cases)
-        tables = [_table(sources, store, f"weights{SUFFIX_OF_CASES}")] if sources else []
+        tables = [_table(sources, tensors, f"weights{SUFFIX_OF_CASES}")] if sources else []
         how = how._replace(cases=files.with_files(cases, *tables), case_files=True)
     if weights := function.weights:
-        table = _table(weights.sources(), store, "weights.safetensors")
+        table = _table(weights.sources(), tensors, "weights.safetensors")
         how = how._replace(weights=table.with_other_names(weights.other_names))
     return memoryview(serialize(function.unbound, how)).toreadonly()
 
 
-def _table(sources: Sequence[Source], store: Store, name: str) -> Table:
+def _table(sources: Sequence[Source], stored: WeightsWriter, name: str) -> Table:
     """The table for the trailer of a member, whose tensors are put into its archive. It has one file for them when they
     are taken out, called like `name`, and the same for all functions that have these tensors.
     """
     from jaxexp._weights.files.header import StoredFile, StoredTensor, Table
     from jaxexp._weights.files.places import own_name
 
-    digests = store(sources)
+    digests = stored.add(sources)
     content = content_of(sources, digests)
     (planned,) = plan(own_name(name, content), sources)
     file = StoredFile(planned.name, planned.size, content)

@@ -127,19 +127,19 @@ class Share:
         return Share(tuple(left)), Share(tuple(right))
 
 
-def cut(parts: Iterable[Part | None], share_bytes: int, unit_bytes: int) -> Iterator[Share | None]:
+def cut(parts: Iterable[Part | Finding], share_bytes: int, unit_bytes: int) -> Iterator[Share | Finding]:
     """Shares of this many bytes, or a little more: a unit is never cut. Nothing is looked at before it is needed.
 
     Args:
-        parts: the work; None for a pause, which is passed on.
+        parts: the work, and findings that need no work, which are passed on.
         share_bytes: how large a share is.
         unit_bytes: bytes added for each unit: the work that does not depend on its size.
     """
     share: list[Part] = []
     weight = 0
     for part in parts:
-        if part is None:
-            yield None
+        if isinstance(part, Finding):
+            yield part
             continue
         begin = part.start
         for first in range(part.start, part.stop, _LOOKED_UP):
@@ -190,7 +190,7 @@ class Means:
 
     @property
     def threads(self) -> int:
-        """How many threads do a share: this process uses all CPUs, but a worker of an executor does not."""
+        """This process uses all CPUs, but a worker of an executor does not."""
         return worker_count(self.workers) if self.workers is not None or self.executor is None else 1
 
 
@@ -227,11 +227,6 @@ class Crew:
         self.window = min(_WINDOW, 2 * count + 1) if isinstance(count, int) else _WINDOW
 
     def submit(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
-        """Has a worker call a function.
-
-        Raises:
-            Exception: the executor takes no more work, and cannot be replaced.
-        """
         try:
             return self._executor.submit(function, *args)
         except BrokenExecutor:
@@ -257,7 +252,7 @@ def _maker_of_another(pool: ProcessPoolExecutor) -> Callable[[], Executor] | Non
 
 
 class _Here(Executor):
-    """Calls a function at once, in the caller's thread."""
+    """Works at once, in the caller's thread."""
 
     _max_workers = 0
 
@@ -304,13 +299,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
     """An open journal; only one pass at a time has it. Without a path it remembers nothing."""
 
     def __init__(self, path: str | os.PathLike[str] | None, about: dict[str, Any]) -> None:
-        """Opens a journal, or makes one. The pass, its options and releases have to be the same when it is resumed.
-
-        Raises:
-            JournalError: it is not a journal, is damaged, or belongs to another pass.
-            ExportError: another process has it.
-            OSError: it cannot be opened.
-        """
+        """Opens a journal, or makes one. The pass, its options and releases have to be the same when it is resumed."""
         self.name = "" if path is None else os.fsdecode(path)
         self._context = contextlib.ExitStack()
         self._file: IO[bytes] | None = None
@@ -336,7 +325,6 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
             _write(self._file, _line({"done": parts}))
 
     def refused(self, name: str, error: Exception) -> JournalError:
-        """The error for a result that no pass writes."""
         return self._wrong("", f"the result of this pass for {name!r}", f"something else ({type(error).__name__})")
 
     def __exit__(self, *_: object) -> None:
@@ -441,8 +429,6 @@ def _write(file: IO[bytes], line: bytes) -> None:
 
 # A single unit is given up after this many workers died while it was all that they had to do.
 _DEATHS = 2
-# How many findings that needed no worker may wait for the caller.
-_READY = 1000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -504,9 +490,9 @@ def findings(task: Task, inputs: Iterable[Input | Unusable], means: Means) -> It
         about["imports"] = means.imports
     with Journal(means.journal, about) as journal:
         crew = Crew(means.executor)
-        running = _Running(task, inputs, crew, journal, means)
+        running = _Running(task, crew, journal, means)
         try:
-            yield from running.findings()
+            yield from running.findings(inputs)
         except BaseException as error:
             if isinstance(error, WorkerError):
                 running.note_finished()
@@ -517,34 +503,36 @@ def findings(task: Task, inputs: Iterable[Input | Unusable], means: Means) -> It
 
 
 class _Running:
-    def __init__(
-        self, task: Task, inputs: Iterable[Input | Unusable], crew: Crew, journal: Journal, means: Means
-    ) -> None:
+    def __init__(self, task: Task, crew: Crew, journal: Journal, means: Means) -> None:
         self._task, self._crew, self._journal = task, crew, journal
         self._timeout = None if means.timeout == math.inf else means.timeout
         self._imports, self._resumed = means.imports, means.resumed
-        self._inputs = inputs
         self._options = pickle.dumps(task.options)
         self._releases = worker.releases(task.with_jax)
-        self._ready: collections.deque[Finding] = collections.deque()
         self._pending: dict[Future[Any], Share] = {}
         self._finished: queue.SimpleQueue[Future[Any]] = queue.SimpleQueue()
         # Shares whose worker may have died of them. Each is done alone, to tell which one it was.
         self._suspects: collections.deque[Share] = collections.deque()
         self._is_alone = False
-        self._is_over = False
 
-    def findings(self) -> Iterator[Finding]:
-        shares = cut(self._left(), self._task.share_bytes, self._task.unit_bytes)
-        while True:
-            self._send(shares)
-            while self._ready:
-                yield self._ready.popleft()
+    def findings(self, inputs: Iterable[Input | Unusable]) -> Iterator[Finding]:
+        work: Iterator[Share | Finding] = cut(self._left(inputs), self._task.share_bytes, self._task.unit_bytes)
+        is_over = False
+        while self._pending or self._suspects or not is_over:
+            self._is_alone = bool(self._suspects) and not self._pending
+            if self._is_alone:
+                self._submit(self._suspects.popleft())
+            while not (is_over or self._suspects or self._is_alone) and len(self._pending) < self._crew.window:
+                one = next(work, None)
+                if one is None:
+                    is_over = True
+                elif isinstance(one, Finding):
+                    yield one
+                else:
+                    self._submit(one)
             if self._pending:
                 future = self._next(self._finished)
-                self._receive(self._pending.pop(future), future)
-            elif self._is_over and not self._suspects:
-                return
+                yield from self._received(self._pending.pop(future), future)
 
     def note_finished(self) -> None:
         """Writes into the journal what workers have done, and nobody has looked at."""
@@ -554,17 +542,14 @@ class _Running:
                     self._note(share, future.result())
 
     def drop(self) -> None:
-        """Gives up the shares that have not begun."""
         for future in self._pending:
             future.cancel()
 
-    def _left(self) -> Iterator[Part | None]:
-        """The work that is left. Results from the journal become findings, with a pause if there are many."""
-        for one in self._inputs:
-            if len(self._ready) > _READY:
-                yield None
+    def _left(self, inputs: Iterable[Input | Unusable]) -> Iterator[Part | Finding]:
+        """The work that is left, and the findings that the journal has."""
+        for one in inputs:
             if isinstance(one, Unusable):
-                self._ready.append(Finding(one, error=one.error))
+                yield Finding(one, error=one.error)
                 continue
             at, units = 0, len(one.numbers)
             for start, stop, result in self._journal.done(one.name, one.identity):
@@ -577,33 +562,13 @@ class _Running:
                         continue
                 except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
                     raise self._journal.refused(one.name, error) from None
-                self._ready.append(Finding(one, part, found))
                 self._resumed(part.units)
-                if len(self._ready) > _READY:
-                    yield None
+                yield Finding(one, part, found)
                 if at < start:
                     yield Part(one, at, start)
                 at = stop
             if at < units:
                 yield Part(one, at, units)
-
-    def _send(self, shares: Iterator[Share | None]) -> None:
-        """Keeps the workers busy; a suspect runs alone."""
-        if self._suspects or self._is_alone:
-            self._is_alone = False
-            if not self._pending and self._suspects:
-                self._is_alone = True
-                self._submit(self._suspects.popleft())
-            return
-        while not self._is_over and len(self._pending) < self._crew.window:
-            try:
-                share = next(shares)
-            except StopIteration:
-                self._is_over = True
-                return
-            if share is None:
-                return
-            self._submit(share)
 
     def _submit(self, share: Share) -> None:
         attempt = uuid.uuid4().hex
@@ -621,11 +586,6 @@ class _Running:
         future.add_done_callback(self._finished.put)
 
     def _next(self, finished: queue.SimpleQueue[Future[Any]]) -> Future[Any]:
-        """The next future that is finished.
-
-        Raises:
-            WorkerError: none was, for too long.
-        """
         try:
             return finished.get(timeout=self._timeout)
         except queue.Empty:
@@ -634,19 +594,15 @@ class _Running:
                 "workers are running, or wait longer (timeout). Finished work is in the journal, if there is one"
             ) from None
 
-    def _receive(self, share: Share, future: Future[Any]) -> None:
+    def _received(self, share: Share, future: Future[Any]) -> list[Finding]:
         if future.cancelled():
-            self._bury(share, WorkerError("the executor cancelled its work"))
-            return
+            return self._buried(share, WorkerError("the executor cancelled its work"))
         error = future.exception()
-        if error is None:
-            self._take(share, future.result())
-        elif isinstance(error, Exception):
-            self._bury(share, error)
-        else:  # Ctrl-C, which a worker got too
+        if isinstance(error, Exception):
+            return self._buried(share, error)
+        if error is not None:  # Ctrl-C, which a worker got too
             raise error
-
-    def _take(self, share: Share, outcome: Any) -> None:
+        outcome = future.result()
         try:
             kind, found = outcome
         except (TypeError, ValueError):
@@ -660,11 +616,12 @@ class _Running:
                 f"{self._task.title}: the workers need the same releases as this process, which has "
                 f"{_listed(self._releases)}; one of them has {_listed(found)}"
             )
-        for part, result, error in self._note(share, outcome):
-            if error is None:
-                self._ready.append(Finding(part.input, part, self._task.decoded(part, result)))
-            else:
-                self._ready.append(Finding(part.input, part, error=unpacked(error)))
+        return [
+            Finding(part.input, part, self._task.decoded(part, result))
+            if error is None
+            else Finding(part.input, part, error=unpacked(error))
+            for part, result, error in self._note(share, outcome)
+        ]
 
     def _note(self, share: Share, outcome: Any) -> list[tuple[Part, Any, Any]]:
         """Writes the results of a share into the journal, and returns each part with its result, or its error."""
@@ -675,28 +632,25 @@ class _Running:
         self._journal.add([(p.input.name, p.input.identity, p.start, p.stop, said) for p, said, e in done if e is None])
         return done
 
-    def _bury(self, share: Share, error: Exception) -> None:
+    def _buried(self, share: Share, error: Exception) -> list[Finding]:
         """Handles a share whose worker died, or cannot say what happened."""
         if not self._is_alone:
             self._suspects.append(share)
-            return
+            return []
         self._check_alive(error)
         if share.units > 1:
             self._suspects.extendleft(reversed(share.halves()))
-        elif share.deaths + 1 < _DEATHS:
+            return []
+        if share.deaths + 1 < _DEATHS:
             self._suspects.appendleft(dataclasses.replace(share, deaths=share.deaths + 1))
-        else:
-            (part,) = share.parts
-            said = f"one that killed {_DEATHS + 1} workers ({_said(error)})"
-            died = FatalArtifactError("", "an artifact that a worker survives", said)
-            self._ready.append(Finding(part.input, part, error=died))
+            return []
+        (part,) = share.parts
+        said = f"one that killed {_DEATHS + 1} workers ({_said(error)})"
+        died = FatalArtifactError("", "an artifact that a worker survives", said)
+        return [Finding(part.input, part, error=died)]
 
     def _check_alive(self, error: Exception) -> None:
-        """Makes sure that the work is to blame, not the workers.
-
-        Raises:
-            WorkerError: workers die whatever they run.
-        """
+        """Raises a WorkerError if the workers are to blame, not the work: they die whatever they run."""
         finished: queue.SimpleQueue[Future[Any]] = queue.SimpleQueue()
         try:
             self._crew.submit(worker.alive).add_done_callback(finished.put)

@@ -12,8 +12,15 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from jaxexp import _errors
-from jaxexp._errors import DeserializationError, ExportError, PolicyError, TooOldReaderError, shown_lines
+from jaxexp._errors import DeserializationError, ExportError, PolicyError, SignatureError, shown_lines
 from jaxexp._kernel.io import files
+
+# What makes an error, besides its file, if that is not its text.
+_FIELDS = {
+    DeserializationError: ("path", "expected", "found"),
+    PolicyError: ("field", "found", "where", "advice"),
+    SignatureError: ("file", "expected", "found"),
+}
 
 
 def packed(error: Exception) -> list[Any]:
@@ -22,33 +29,18 @@ def packed(error: Exception) -> list[Any]:
     """
     for kind in type(error).__mro__:
         if _known(kind.__name__) is kind:
-            return [kind.__name__, *_fields(kind, error)]
+            return [kind.__name__, _arguments(kind, error), getattr(error, "file", None)]
     raise error
 
 
 def unpacked(said: Any) -> Exception:
-    """Makes the error again.
-
-    Raises:
-        ValueError: it is not a packed error.
-    """
-    name, *fields = said
-    kind: Any = _known(name)
+    name, arguments, *file = said
+    kind = _known(name)
     if kind is None:
         raise ValueError(f"not a packed error: {name!r}")
-    error: Exception
-    if issubclass(kind, OSError):
-        number, text, file = fields
-        error = kind(text) if number is None else kind(number, text, *filter(None, [file]))
-    elif issubclass(kind, (DeserializationError, PolicyError)):
-        *fields, file = fields
-        error = kind(*fields)
-        error.file = file  # type: ignore[attr-defined]
-    elif issubclass(kind, TooOldReaderError):
-        text, since = fields
-        error = kind(text, None if since is None else tuple(since))
-    else:
-        error = kind(*fields)
+    error: Any = kind(*(tuple(one) if isinstance(one, list) else one for one in arguments))
+    if hasattr(error, "file"):
+        (error.file,) = file
     return error
 
 
@@ -63,17 +55,14 @@ def _known(name: Any) -> type[Exception] | None:
     return None
 
 
-def _fields(kind: type[Exception], error: Any) -> list[Any]:
-    """The arguments that `unpacked` needs besides the class."""
-    if issubclass(kind, DeserializationError):
-        return [error.path, error.expected, error.found, error.file]
-    if issubclass(kind, PolicyError):
-        return [error.field, error.found, error.where, error.advice, error.file]
-    if issubclass(kind, TooOldReaderError):
-        return [str(error), error.since]
+def _arguments(kind: type[Exception], error: Any) -> list[Any]:
     if issubclass(kind, OSError):
-        return [error.errno, error.strerror or str(error), error.filename and str(error.filename)]
-    return [str(error)]
+        text, file = error.strerror or str(error), error.filename and str(error.filename)
+        return [text] if error.errno is None else [error.errno, text, *filter(None, [file])]
+    if kind is _errors.TooOldReaderError:
+        return [str(error), error.since]
+    names = next((names for base, names in _FIELDS.items() if issubclass(kind, base)), ())
+    return [getattr(error, name) for name in names] or [str(error)]
 
 
 Outcome = tuple[Literal["done", "other", "raised"], Any]
@@ -89,7 +78,6 @@ def releases(with_jax: bool) -> dict[str, str]:
 
 
 def alive() -> bool:
-    """Whether a worker runs anything at all."""
     return True
 
 

@@ -67,16 +67,14 @@ def places(given: Iterable[GivenToMany], function: str, folders: Folders | None 
         raise ExportTypeError(
             f"{function} takes many artifacts, in a list or another iterable, not {type(given)}: give it [...] for one"
         )
-    return _in_order(list(given), folders or Folders(), function)
+    every = itertools.chain.from_iterable(_of(one, folders or Folders(), function) for one in list(given))
+    return itertools.starmap(_numbered, enumerate(every))
 
 
-def _in_order(given: list[Any], folders: Folders, function: str) -> Iterator[Place | Unusable]:
-    every = itertools.chain.from_iterable(_of(one, folders, function) for one in given)
-    for order, found in enumerate(every):
-        if isinstance(found, Unusable):
-            yield Unusable(found.name, found.error, Place(found.name, order, ""))
-        else:
-            yield dataclasses.replace(found, order=order)
+def _numbered(order: int, found: Place | Unusable) -> Place | Unusable:
+    if isinstance(found, Unusable):
+        return Unusable(found.name, found.error, Place(found.name, order, ""))
+    return dataclasses.replace(found, order=order)
 
 
 def _of(given: GivenToMany, folders: Folders, function: str) -> Iterator[Place | Unusable]:

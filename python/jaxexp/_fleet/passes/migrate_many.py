@@ -43,16 +43,11 @@ _ELSEWHERE_ON_WINDOWS = re.compile(
 
 
 def stem(name: str) -> str:
-    """The name of a file without its suffix."""
     return PurePosixPath(name).with_suffix("").as_posix()
 
 
 def inside(directory: str, name: str, suffix: str) -> str:
-    """The path of a member's file.
-
-    Raises:
-        ExportError: it would lie outside of the directory, on this or another system.
-    """
+    """The path of a member's file; an ExportError if it would lie outside of the directory, here or on Windows."""
     parts = PurePosixPath(name).parts
     elsewhere = PurePosixPath(name).is_absolute() or ".." in parts or os.sep in suffix or "/" in suffix
     if _ON_WINDOWS:
@@ -63,12 +58,7 @@ def inside(directory: str, name: str, suffix: str) -> str:
 
 
 def make_folder(directory: str, target: str) -> None:
-    """Makes the folders that a file needs; links in the directory must not lead out of it.
-
-    Raises:
-        ExportError: one leads out of it.
-        OSError: a folder cannot be made.
-    """
+    """Makes the folders that a file needs; an ExportError if a link in the directory leads out of it."""
     os.makedirs(directory, exist_ok=True)
     root = os.path.realpath(directory)
     if os.path.commonpath([os.path.realpath(target), root]) != root:
@@ -342,7 +332,6 @@ def _named_by_content(name: str, digest: bytes) -> str:
 
 
 def _write_files(into: str, path: str, stored: Tensors) -> list[tuple[str, int]]:
-    """Writes files of tensors beside a path, and returns their paths and sizes."""
     from jaxexp._weights.files.saving import Unpacking
 
     files = [file._replace(name=_named_by_content(file.name, file.content)) for file in stored.table.files]
@@ -354,5 +343,4 @@ def _write_files(into: str, path: str, stored: Tensors) -> list[tuple[str, int]]
 
 
 def _places(path: str, files: Iterable[StoredFile]) -> list[tuple[str, int]]:
-    """The paths and the sizes of files beside a path."""
     return [(os.path.join(os.path.dirname(path), file.name), file.size) for file in files]

@@ -231,14 +231,14 @@ def _in_file(path: str, known: Any, policy: Policy | None) -> dict[str, Any]:
 
 
 def _in_local(
-    path: str, size: int, has_digests: bool, has_files: bool, absolute_paths: Sequence[str], said: Any, _: None
+    path: str, size: int, has_digests: bool, has_files: bool, absolute_paths: Sequence[str], said: Any, wrong: None
 ) -> tuple[InFile, bool]:
     texts.check(*said)
     behind = 0
     if has_digests:
         with files.regular(path) as file:
-            _, end = struct.unpack("<12sI", file.read(16))  # the end of the artifact, as it says itself
-        behind = max(0, size - int(end))
+            (end,) = struct.unpack("<12xI", file.read(16))  # the end of the artifact, as it says itself
+        behind = max(0, size - end)
     return InFile(size, has_digests, behind, absolute_paths=absolute_paths), has_files
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import fnmatch
 import os
@@ -13,7 +14,7 @@ from jaxexp._errors import ExportError
 from jaxexp._kernel.artifact.words import counted
 from jaxexp._kernel.io.sources import files_in
 
-from .source import SUFFIXES, Kind, is_archive, kind_behind_url, kind_in_folder
+from .source import SUFFIXES, Kind, is_archive, is_url, kind_in_folder
 
 _WEIGHTS = (".safetensors", ".safetensors.index.json")
 # How many files behind URLs are looked into at the same time, and for how many of them the results may wait.
@@ -49,10 +50,11 @@ class Folders:
                 if self.recursive or not entry.is_dir():
                     self.hidden.append(str(entry))
             elif entry.is_dir():
-                if self.recursive and not entry.is_symlink() and not self._is_left_out(entry):
+                is_left_out = self.without and os.path.exists(self.without) and entry.samefile(self.without)
+                if self.recursive and not entry.is_symlink() and not is_left_out:
                     left += sorted(entry.iterdir(), reverse=True)
             elif self._is_asked_for(entry.name):
-                if (kind := self._kind(entry)) is None:
+                if (kind := self._kind(str(entry))) is None:
                     self.skipped.append(str(entry))
                 else:
                     yield entry, kind
@@ -84,7 +86,7 @@ class Folders:
         with ThreadPoolExecutor(_THREADS) as threads:
             for at in range(0, len(found), _AHEAD):
                 several = found[at : at + _AHEAD]
-                kinds = threads.map(self._kind_behind, (file for file, _ in several))
+                kinds = threads.map(self._kind, (file for file, _ in several))
                 for (file, described), kind in zip(several, kinds, strict=True):
                     if kind is None:
                         self.skipped.append(file)
@@ -94,31 +96,17 @@ class Folders:
     def _is_asked_for(self, name: str) -> bool:
         return not self.include or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.include)
 
-    def _kind_behind(self, url: str) -> Kind | None:
-        if url.endswith(_WEIGHTS) or "?" in url:  # pages that list a folder have links to themselves
+    def _kind(self, path: str) -> Kind | None:
+        """The kind of a file or URL; None if it is left out."""
+        is_behind = is_url(path)
+        if path.endswith(_WEIGHTS) or (is_behind and "?" in path):  # pages that list a folder have links to themselves
             return None
-        if self.include or url.endswith(SUFFIXES):
-            return Kind.ARCHIVE if is_archive(url) else Kind.ARTIFACT
-        try:
-            return kind_behind_url(url)
-        except OSError:  # the reader of the file reports it
-            return Kind.ARCHIVE if is_archive(url) else Kind.ARTIFACT
-
-    def _is_left_out(self, entry: Path) -> bool:
-        return bool(self.without) and os.path.exists(self.without) and entry.samefile(self.without)
-
-    def _kind(self, entry: Path) -> Kind | None:
-        path = str(entry)
-        if path.endswith(_WEIGHTS):
-            return None
-        if self.include:  # then the user decides
-            return Kind.ARCHIVE if is_archive(path) else Kind.ARTIFACT
-        if entry.exists() and not entry.is_file():  # a pipe, a device
-            return None
-        try:
-            return kind_in_folder(path)
-        except OSError:  # the reader of the file reports it
-            return Kind.ARTIFACT
+        if not (self.include or (is_behind and path.endswith(SUFFIXES))):  # else the user or the name decides
+            if not is_behind and os.path.exists(path) and not os.path.isfile(path):  # a pipe, a device
+                return None
+            with contextlib.suppress(OSError):  # the reader of the file reports it
+                return kind_in_folder(path)
+        return Kind.ARCHIVE if is_archive(path) else Kind.ARTIFACT
 
     def used(self, files: Iterable[str]) -> None:
         """Takes files off the lists of those that were left out, because an artifact needs them."""

@@ -17,7 +17,6 @@ from .source import source
 if TYPE_CHECKING:
     from jaxexp._compat.compatibility import Compatibility
     from jaxexp._kernel.artifact.inspection import Inspection
-    from jaxexp._weights.files.reading import Tensors
 
     from .source import Given, Opened
 
@@ -110,20 +109,14 @@ def digests_of(found: Opened) -> Digests:
     with found.source.named():
         binding.bind()
         exported = reader.decode(found.artifact)
-        weights = _weights(found)
+        weights = found.weights()
+        if weights is None and found.artifact.weights() is not None:
+            raise ExportError(
+                "the weights of this artifact are in files beside it, and its digests include them: pass the path of "
+                "the artifact"
+            )
         digests = [] if weights is None else [sha256(tensor.pieces()) for tensor in weights.sources()]
         return Digests(hashlib.sha256(found.buffer).hexdigest(), meaning_of(exported, digests))
-
-
-def _weights(found: Opened) -> Tensors | None:
-    if found.artifact.weights() is None:
-        return None
-    if (weights := found.weights()) is None:
-        raise ExportError(
-            "the weights of this artifact are in files beside it, and its digests include them: pass the path of the "
-            "artifact"
-        )
-    return weights
 
 
 @public

@@ -122,13 +122,8 @@ def loaded(found: Opened, trust: Trust, executables: str | os.PathLike[str] | No
 def cases_in(
     source: Source, buffer: Any = None, policy: Policy | None = None, check: Check | None = None
 ) -> tuple[Case, ...]:
-    """The cases in an artifact.
-
-    Args:
-        source: where it is.
-        buffer: its bytes, if they cannot be read again.
-        policy: what they may have.
-        check: raises an error if a file beside the artifact is not to be used.
+    """The cases in an artifact. `buffer` are its bytes, if they cannot be read again; `check` raises an error if a file
+    beside it is not to be used.
     """
     from jaxexp._api.cases.files import reader_of
     from jaxexp._kernel.artifact.cases import Cases
@@ -156,15 +151,8 @@ def check_by(
     tolerance: Any,
     max_drawn_bytes: int,
 ) -> CheckReport:
-    """Checks cases.
-
-    Args:
-        call: calls the VJP of an order (0 for the function itself) with flat arguments, and returns its flat results.
-        paths: the paths of the results of this VJP.
-        name: what the report calls the function.
-        cases: the cases.
-        facts: what runs the function.
-        tolerance, max_drawn_bytes: as in `Exported.check`.
+    """Checks cases. `call` calls the VJP of an order (0 for the function itself) with flat arguments, and returns its
+    flat results, and `paths` returns their paths. `facts` say what runs the function.
     """
     from jaxexp._api.cases import machine
     from jaxexp._api.cases.replaying import replayed

@@ -97,7 +97,6 @@ def signed(
 def signer(
     key: Any, password: str | bytes | None, certificate: Any, chain: Iterable[Any], sigstore: Mapping[str, Any] | None
 ) -> Signer:
-    """What signs, as the user of `sign` says."""
     if sigstore is not None and not isinstance(sigstore, Mapping):
         raise ExportTypeError(f"sign takes a dict of options as sigstore, not {type(sigstore)}")
     if (key is None) == (sigstore is None):

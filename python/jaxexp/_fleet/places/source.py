@@ -10,7 +10,7 @@ import functools
 import os
 import struct
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
@@ -77,46 +77,21 @@ class Source:
 
     @property
     def is_file(self) -> bool:
-        """Whether it is a file on this machine."""
         return self.path is not None and not is_url(self.path)
 
     def read(self, check_size: Callable[[int], None] | None = None) -> Any:
         """The bytes of the artifact, which do not change later; for a member, with the digest that its archive has.
-
-        Args:
-            check_size: is called with the size, before more than that is read.
-
-        Raises:
-            DeserializationError: a file is empty, or a member is damaged.
-            OSError: it cannot be opened.
-            TypeError: a file object is opened for text.
+        `check_size` is called with the size, before more than that is read.
         """
-        if self.handle is not None:
-            buffer = self._bytes(check_size)
-            if (found := _native.digest(buffer).hex()) != self.handle.digest:
-                raise DeserializationError("", f"an artifact of digest {self.handle.digest}", f"one of {found}")
-            return buffer
-        if self.path is None or not self.is_file:
-            return self._bytes(check_size)
-        return files.opened(self.path) if check_size is None else files.read(self.path, check_size)
-
-    def mapped(self) -> Any:
-        """The same for a brief look: a file is mapped."""
-        return self._bytes(None) if self.path is None or not self.is_file else files.mapped(self.path)
-
-    def opened(self, check_size: Callable[[int], None] | None = None) -> Opened:
-        """The artifact, which is read as `read` does it: once, at the first look."""
-        return Opened(self, check_size=check_size)
-
-    def own_metadata(self) -> dict[str, Any] | None:
-        """The metadata of a member that its artifact does not have; None for anything else."""
-        return None if self.handle is None else self.handle.own_metadata()
-
-    def _bytes(self, check_size: Callable[[int], None] | None) -> Any:
         if self.handle is not None:
             if check_size is not None:
                 check_size(self.handle.size)
-            return self.handle.read()
+            buffer = self.handle.read()
+            if (found := _native.digest(buffer).hex()) != self.handle.digest:
+                raise DeserializationError("", f"an artifact of digest {self.handle.digest}", f"one of {found}")
+            return buffer
+        if self.path is not None and not is_url(self.path):
+            return files.opened(self.path) if check_size is None else files.read(self.path, check_size)
         if self.path is not None and self.buffer is None:
             with contextlib.closing(open_source(self.path, {})) as remote:
                 if not remote.size:
@@ -128,9 +103,40 @@ class Source:
                 self.buffer = remote.read(0, remote.size)
         return self.buffer if self.file is None else _rest(self.file, check_size)
 
-    def named(self) -> Named:
+    def mapped(self) -> Any:
+        """The same for a brief look: a file is mapped."""
+        return files.mapped(self.path) if self.path is not None and self.is_file else self.read()
+
+    def opened(self, check_size: Callable[[int], None] | None = None) -> Opened:
+        return Opened(self, check_size=check_size)
+
+    def own_metadata(self) -> dict[str, Any] | None:
+        return None if self.handle is None else self.handle.own_metadata()
+
+    @contextlib.contextmanager
+    def named(self) -> Generator[None]:
         """A context in which errors about the bytes name the artifact, and say what to do about archives or folders."""
-        return Named(self)
+        path = self.path
+        try:
+            with files.named_in_errors(self.name) if self.name else contextlib.nullcontext():
+                yield
+        except DeserializationError as error:
+            if path is not None and kind_of_file(path) is Kind.ARCHIVE:
+                error.expected = "one artifact"
+                error.found = f"an archive of artifacts: name one of them, as in '{path}{MEMBER}NAME'"
+            raise
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if error.filename == path and path:
+                for place in (i for i, character in enumerate(path) if character in ":/"):
+                    if is_archive(path[:place]) and path[place + 1 :]:
+                        member = f"{path[:place]}{MEMBER}{path[place + 1 :]}"
+                        error.strerror = f"{error.strerror}. A member of an archive is named as in {member!r}"
+            raise
+        except IsADirectoryError as error:
+            if error.filename == path:
+                advice = "Name a file in it; load_many, verify_many and others take many files"
+                error.strerror = f"{error.strerror}. {advice}"
+            raise
 
 
 class Opened:
@@ -138,26 +144,23 @@ class Opened:
 
     Attributes:
         source: where it is.
+        buffer: its bytes, which do not change; given, if they were read already.
     """
 
     def __init__(self, source: Source, buffer: Any = None, check_size: Callable[[int], None] | None = None) -> None:
-        """`buffer` has its bytes, if they were read already."""
         self.source, self._check_size = source, check_size
         if buffer is not None:
             self.buffer = buffer
 
     @functools.cached_property
     def buffer(self) -> Any:
-        """Its bytes, which do not change."""
         return self.source.read(self._check_size)
 
     @functools.cached_property
     def artifact(self) -> _native.Artifact:
-        """The artifact, opened once."""
         return opened(self.buffer)
 
     def files(self, how: Opening | None = None) -> list[Tensors]:
-        """The tensors of its weights and of its cases, as far as it has them: `weights` and `cases`."""
         return [found for found in (self.weights(how), self.cases(how)) if found is not None]
 
     def weights(self, how: Opening | None = None) -> Tensors | None:
@@ -180,7 +183,6 @@ class Opened:
         return self._beside((files, tensors) if files else None, how)
 
     def names(self) -> list[str]:
-        """The names of these files."""
         return [name for files, *_ in tables_of(self.artifact) for name, *_ in files]
 
     def _beside(self, said: Any, how: Opening | None) -> StoredTensors | None:
@@ -201,47 +203,9 @@ def stored_beside(path: str, table: Table, how: Opening | None = None) -> Stored
     return StoredTensors(path, table, how or Opening("in pieces", url_of=url_of))
 
 
-def beside(path: str, name: str) -> str:
-    """The path or URL of a file in the folder of another one."""
-    return beside_url(path, name) if is_url(path) else os.path.join(os.path.dirname(path), name)
-
-
-class Named(files.named_in_errors):
-    """See `Source.named`."""
-
-    __slots__ = ("_path",)
-
-    def __init__(self, source: Source) -> None:
-        super().__init__(source.name)
-        self._path = source.path
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        path = self._path
-        if self._name:
-            super().__exit__(kind, error, trace)
-        if isinstance(error, DeserializationError) and path is not None and kind_of_file(path) is Kind.ARCHIVE:
-            error.expected = "one artifact"
-            error.found = f"an archive of artifacts: name one of them, as in '{path}{MEMBER}NAME'"
-        if isinstance(error, (FileNotFoundError, NotADirectoryError)) and error.filename == path and path:
-            for place in (i for i, character in enumerate(path) if character in ":/"):
-                if is_archive(path[:place]) and path[place + 1 :]:
-                    member = f"{path[:place]}{MEMBER}{path[place + 1 :]}"
-                    error.strerror = f"{error.strerror}. A member of an archive is named as in {member!r}"
-        if isinstance(error, IsADirectoryError) and error.filename == path:
-            error.strerror = f"{error.strerror}. Name a file in it; load_many, verify_many and others take many files"
-
-
 def source(given: Given, function: str, signed_by: SignedBy | None = None, stable: bool = False) -> Source:
     """The artifact that a user gave to a function. With `signed_by`, it is a file, which the caller has to check, or a
     member of an archive, which was checked. With `stable`, an archive maps no weights.
-
-    Raises:
-        ExportError: with `signed_by`, it is something else; or with `stable`, a member of an archive that maps them.
-        SignatureError: the archive is not signed.
-        TypeError: it is not an artifact; the message names the function.
-        KeyError: there is no such member in an archive.
-        DeserializationError: the archive is damaged.
-        OSError: the archive cannot be opened.
     """
     if isinstance(given, (str, os.PathLike)):
         text = os.fsdecode(given)
@@ -255,7 +219,8 @@ def source(given: Given, function: str, signed_by: SignedBy | None = None, stabl
         return Source(text, handle=Archive.open(path, signed_by=signed_by, stable=stable)[member])
     if signed_by is not None:
         raise _unsigned(f"{type(given).__name__}. Open an archive with Archive.open(path, signed_by=...)")
-    if is_buffer(given):
+    with contextlib.suppress(TypeError):  # not a buffer
+        memoryview(given).release()  # type: ignore[arg-type]
         return Source("", buffer=given)
     from jaxexp._fleet.archive.archive import Handle
 
@@ -280,16 +245,7 @@ def _unsigned(what: str) -> ExportError:
     return unnamed(what)
 
 
-def is_buffer(given: Any) -> bool:
-    try:
-        memoryview(given).release()
-    except TypeError:
-        return False
-    return True
-
-
 def _rest(file: Any, check_size: Callable[[int], None] | None) -> bytes:
-    """What comes next in a file object."""
     if isinstance(file.read(0), str):
         raise ExportTypeError(
             f"{file!r} is a text file: an artifact is read from a binary file, as from open(path, 'rb')"
@@ -339,16 +295,18 @@ def path_in(place: str) -> str:
     return link.partition("://")[2].partition("?")[0]
 
 
-def beside_url(url: str, name: str) -> str:
-    """The URL of a file in the same folder as another one, with the same query if that is sent to a server."""
-    link = link_of_file(url)
+def beside(path: str, name: str) -> str:
+    """The path or URL of a file in the folder of another one; with the same query if that is sent to a server."""
+    if not is_url(path):
+        return os.path.join(os.path.dirname(path), name)
+    link = link_of_file(path)
     if link.startswith(("http://", "https://")):
         parts = urllib.parse.urlsplit(link)
-        path = f"{parts.path.rpartition('/')[0]}/{urllib.parse.quote(name)}"
-        beside = urllib.parse.urlunsplit(parts._replace(path=path))
+        there = f"{parts.path.rpartition('/')[0]}/{urllib.parse.quote(name)}"
+        link_beside = urllib.parse.urlunsplit(parts._replace(path=there))
     else:
-        beside = f"{link.rpartition('/')[0]}/{name}"
-    return url.replace(link, beside, 1)
+        link_beside = f"{link.rpartition('/')[0]}/{name}"
+    return path.replace(link, link_beside, 1)
 
 
 def is_archive(path: str) -> bool:
@@ -367,19 +325,9 @@ def kind_of_file(path: str) -> Kind | None:
 
 
 def kind_in_folder(path: str) -> Kind | None:
-    """The kind of a file that the user did not name; None if it has nothing to do with artifacts."""
-    return kind_by(path, *_beginning(path))
-
-
-def kind_behind_url(url: str) -> Kind | None:
-    """The same for a file behind a URL."""
-    return kind_by(url, *beginning_of_url(url, _HEAD))
-
-
-def kind_by(name: str, head: bytes, size: int) -> Kind | None:
-    """The kind of a file in a folder, by its name, its first bytes and its size."""
-    kind = _kind(head, size)
-    suffix = os.path.splitext(name)[1]
+    """The kind of a file or URL that the user did not name; None if it has nothing to do with artifacts."""
+    head, size = beginning_of_url(path, _HEAD) if is_url(path) else _beginning(path)
+    kind, suffix = _kind(head, size), os.path.splitext(path)[1]
     if kind is None and (suffix in SUFFIXES or (size < _TOO_SHORT and suffix in _PERHAPS)):
         return Kind.ARTIFACT
     return kind

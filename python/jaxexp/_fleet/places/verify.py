@@ -107,10 +107,7 @@ def is_file_of_executables(path: str) -> bool:
 
 def check_executables(path: str, check_file: Check | None = None) -> None:
     """Checks that a file is one of executables, all but their code, which is compared with its digest when it is used.
-
-    Args:
-        path: the file.
-        check_file: refuses the file, before anything looks at it, if it has to be signed and is not.
+    `check_file` refuses the file, before anything looks at it, if it has to be signed and is not.
     """
     from jaxexp._executables.file import ExecutablesFile
 
@@ -123,11 +120,7 @@ def check_executables(path: str, check_file: Check | None = None) -> None:
 
 def executables_in(path: str, *, check: bool) -> tuple[tuple[Executable, ...], int]:
     """Everything in a file of executables; `why` is None for code that this process could use. Also how many bytes are
-    behind it, of a record that was not finished. This imports JAX.
-
-    Args:
-        path: the file.
-        check: whether to compare the code with its digests.
+    behind it, of a record that was not finished. `check` compares the code with its digests. This imports JAX.
     """
     from jaxexp._executables.executables import Executables
 
@@ -192,13 +185,7 @@ class Verified(NamedTuple):
 
 
 def verified(found: Opened, how: Opening | None = None) -> Verified:
-    """Verifies an artifact: structure, digests, the bytecode of its modules, and the files of its weights and cases.
-
-    Raises:
-        DeserializationError: it is damaged, or one of the files is; the error names that file.
-        SignatureError: a file is not signed, and has to be, as `how` says.
-        OSError: one of the files cannot be read.
-    """
+    """Verifies an artifact: structure, digests, the bytecode of its modules, and the files of its weights and cases."""
     check_program(found.artifact)
     return Verified(found, files_of(found, how))
 
@@ -239,11 +226,6 @@ def verify_signed(
     """Verifies a file, its weights, and every file in its signature. Nothing is made of a file before its digest was
     compared. `check_size` is called with the size of the file, before it is read. With a file that is no artifact, such
     as one of executables, its size is returned.
-
-    Raises:
-        SignatureError: one of them is not signed, not what was signed, or missing.
-        DeserializationError: a file is signed, and damaged.
-        OSError: a file cannot be read.
     """
     source = Source(path, path)
     with source.named():

@@ -27,18 +27,8 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def as_file(found: Mapping[str, Source], names: Sequence[str], rename: Rename | None) -> Generator[str]:
-    """The path of a temporary file with these weights, under the names that a function has for them.
-
-    Args:
-        found: the tensors, by the names that they have where they are.
-        names: the names of the function's weights.
-        rename: as in `Exported.with_weights`.
-
-    Raises:
-        WeightsError: a weight is missing, or damaged where it is.
-        ExportError: `rename` maps a name that no weight has.
-        TypeError: as in `Exported.with_weights`.
-        OSError: the file cannot be written.
+    """The path of a temporary file with the weights of a function, under its own `names`. `found` are tensors by the
+    names that they have where they are, and `rename` is as in `Exported.with_weights`.
     """
     needed = names_given(names, {}, rename)
     check_names(needed, found, can_rename=rename is None)
@@ -53,31 +43,18 @@ def as_file(found: Mapping[str, Source], names: Sequence[str], rename: Rename | 
 
 
 def in_member(handle: Handle) -> dict[str, Source]:
-    """The weights of a member of an archive."""
     if (stored := handle.stored_weights()) is None:
         raise WeightsError("", "a member with weights in its archive", "one without", file=handle.label)
     return {source.name: source for source in stored.sources()}
 
 
 def in_file(path: str, check_file: Check | None) -> dict[str, Source]:
-    """The tensors of a file, or of an index of several.
-
-    Args:
-        path: the file.
-        check_file: refuses files that are not signed, if they have to be.
-    """
+    """The tensors of a file, or of an index of several. `check_file` refuses files that are not signed."""
     return dict(reading.open_tensors(path, "mapped" if check_file is None else "copied", check_file))
 
 
 def in_arrays(given: Any, to_numpy: Callable[[str, Any], np.ndarray]) -> dict[str, Source]:
-    """Arrays in dicts, lists and tuples, by their paths, such as ``layers/0/w``. `to_numpy` takes a path and an array.
-
-    Raises:
-        ExportError: two have one path.
-        ExportTypeError: `given` is neither a dict nor a list nor a tuple.
-        WeightsError: files have no place for a dtype.
-        Exception: what `to_numpy` raises.
-    """
+    """Arrays in dicts, lists and tuples, by their paths, as in ``layers/0/w``. `to_numpy` takes a path and an array."""
     if not isinstance(given, (Mapping, list, tuple)):
         what = "a file, a member of an archive, or arrays by name, in dicts, lists and tuples"
         raise ExportTypeError(f"with_weights takes {what}, not {given!r:.80}")
