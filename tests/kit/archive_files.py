@@ -32,7 +32,7 @@ def metadata_in_the_index() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
 
         def noted(blob: Any, metadata: Any, _: Any = None) -> Any:
-            return writing._Noted(blob, _native.Artifact(blob), writing.metadata_text(metadata))
+            return blob, _native.Artifact(blob), writing.metadata_text(metadata)
 
         patched.setattr(writing, "_noted", noted)
         yield

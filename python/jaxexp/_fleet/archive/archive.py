@@ -10,7 +10,7 @@ import itertools
 import operator
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from jaxexp import _native
@@ -149,24 +149,16 @@ class Handle:
             return self._opened.artifact_bytes(self._number)
 
     def stored_weights(self) -> Tensors | None:
-        """The weights of the function in the archive, without JAX; None if the archive has none.
-
-        Raises:
-            DeserializationError: as in `read`.
-        """
-        with self._placed():
-            artifact = _native.Artifact(*self._opened.parts(self._number))
-            return of_artifact(self._opened, self._opened.label(self.name), artifact)
+        """The weights of the function in the archive, without JAX; None if the archive has none."""
+        return self._stored(of_artifact)
 
     def stored_files(self) -> Tensors | None:
-        """The weights and the arrays of cases in the archive, for a copy of the member; None if the archive has none.
+        """The weights and the arrays of cases in the archive, for a copy of the member; None if the archive has none."""
+        return self._stored(files_of_artifact)
 
-        Raises:
-            DeserializationError: as in `read`.
-        """
+    def _stored(self, tensors_of: Callable[[OpenArchive, str, _native.Artifact], Tensors | None]) -> Tensors | None:
         with self._placed():
-            artifact = _native.Artifact(*self._opened.parts(self._number))
-            return files_of_artifact(self._opened, self._opened.label(self.name), artifact)
+            return tensors_of(self._opened, self.label, _native.Artifact(*self._opened.parts(self._number)))
 
     def inspect(self, *, check_modules: bool = False) -> Inspection:
         """Inspects the artifact, as `jaxexp.inspect` does."""

@@ -169,11 +169,7 @@ def _lines(text: str) -> tuple[str, ...]:
 
 
 def metadata_text(metadata: Mapping[str, Any]) -> str:
-    """The metadata of a member as the text of a JSON object.
-
-    Raises:
-        ExportError: it is too long, or not JSON.
-    """
+    """The metadata of a member as the text of a JSON object; an ExportError if it is too long, or not JSON."""
     text = _object_text(to_json(metadata))
     if (size := len(text.encode())) > _LONGEST_METADATA:
         raise ExportError(

@@ -35,11 +35,7 @@ ARCHIVE = "archive"
 
 
 def place_of(opened: OpenArchive, what: str) -> tuple[Any, ...]:
-    """How workers find an archive.
-
-    Raises:
-        ExportError: they cannot, because it is in a file object.
-    """
+    """How workers find an archive; an ExportError if they cannot, because it is in a file object."""
     if opened.source.address is None:
         opened.__reduce__()
     assert opened.source.address is not None

@@ -9,7 +9,7 @@ import warnings
 import weakref
 import zlib
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any
 
 from jaxexp import _native
 from jaxexp._errors import SUFFIX_OF_CASES, DeserializationError, ExportError, ExportTypeError, cause
@@ -122,11 +122,7 @@ def appended(path: str | os.PathLike[str]) -> Generator[Output]:
 
 
 def refuse_unknown_rest(opened: OpenArchive) -> None:
-    """Refuses to write if that would cut off bytes that no append has left, unless all of them are zeros.
-
-    Raises:
-        DeserializationError: something else follows the archive.
-    """
+    """Refuses to write if that would cut off bytes that no append has left, unless all of them are zeros."""
     if opened.rest_is_known or not opened.unfinished_bytes:
         return
     position, size = opened.end, opened.source.size
@@ -155,12 +151,7 @@ class WeightsWriter:
         self._seen = _Seen()
 
     def add(self, sources: Sequence[Source]) -> dict[str, bytes]:
-        """Writes the tensors that are not in the archive yet, and returns the digests of all by name.
-
-        Raises:
-            ExportError: a tensor has the digest of another one.
-            WeightsError: one is damaged in its source.
-        """
+        """Writes the tensors that are not in the archive yet, and returns the digests of all by name."""
         digests: dict[str, bytes] = {}
         unseen: list[Source] = []
         new: dict[bytes, Source] = {}
@@ -359,7 +350,7 @@ class ArchiveWriter:
             if given := next((f"{key}={value!r}" for key, value in options.items() if value), None):
                 raise ExportError(f"{given} is for an Exported: an artifact in a buffer is stored as it is")
             with self._changing():
-                self._add(name, _noted(blob, metadata))
+                self._add(name, *_noted(blob, metadata))
             return
         from jaxexp._api.exported import cases_to_write
 
@@ -371,7 +362,7 @@ class ArchiveWriter:
         recorded = cases_to_write(function, how, cases)
         with self._changing():
             self._check_name(name)  # before tensors are written
-            self._add(name, _noted(serialized(function, how, recorded, self._weights), None))
+            self._add(name, *_noted(serialized(function, how, recorded, self._weights), None))
 
     def add_file(self, name: str, path: str | os.PathLike[str], *, metadata: Mapping[str, Any] | None = None) -> None:
         """Adds an artifact's file, with the weights and cases in files beside it.
@@ -408,12 +399,11 @@ class ArchiveWriter:
             noted = _noted(memoryview(blob), metadata, artifact)
             if weights is not None:
                 self._weights.add(weights.sources())
-            self._add(name, noted)
+            self._add(name, *noted)
 
-    def _add(self, name: str, noted: _Noted) -> bytes:
+    def _add(self, name: str, blob: Any, artifact: _native.Artifact, own_metadata: str | None) -> bytes:
         """Adds an artifact from a buffer that does not change meanwhile. Returns the digest of what was added."""
         self._check_name(name)
-        blob, artifact, own_metadata = noted
         texts.check(*artifact.texts())
         modules = artifact.modules()
         size = artifact.size
@@ -660,8 +650,7 @@ def compact(path: str | os.PathLike[str], share_modules: bool) -> None:
                     if weights is not None:
                         writer._weights.add(weights.sources())
                     own = member.metadata if member.own_metadata else None
-                    digest = writer._add(name, _Noted(blob, artifact, own))
-                    if digest != member.digest:
+                    if (digest := writer._add(name, blob, artifact, own)) != member.digest:
                         raise DeserializationError(
                             "", f"an artifact of digest {member.digest.hex()}", f"one of {digest.hex()}"
                         )
@@ -700,9 +689,7 @@ def _table(sources: Sequence[Source], stored: WeightsWriter, name: str) -> Table
 
 def files_beside(path: str | os.PathLike[str], artifact: _native.Artifact) -> Tensors | None:
     """The weights and cases of an artifact that is about to become a member, in files beside it; None if it has none.
-
-    Raises:
-        DeserializationError: these files have other tensors, too, which would be lost.
+    It is an error if these files have other tensors, too, which would be lost.
     """
     if not (said := tables_of(artifact)):
         return None
@@ -726,30 +713,20 @@ def _bytes_in(exported_or_bytes: Any) -> memoryview | None:
     return view if isinstance(view.obj, (bytes, _native.FileBytes)) else memoryview(bytes(view))
 
 
-class _Noted(NamedTuple):
-    """An artifact with the metadata that it is added with.
-
-    Attributes:
-        own_metadata: the metadata, if only the index has a place for it.
-    """
-
-    blob: Any
-    artifact: _native.Artifact
-    own_metadata: str | None = None
-
-
-def _noted(blob: Any, metadata: Mapping[str, Any] | None, artifact: _native.Artifact | None = None) -> _Noted:
+def _noted(
+    blob: Any, metadata: Mapping[str, Any] | None, artifact: _native.Artifact | None = None
+) -> tuple[Any, _native.Artifact, str | None]:
     """An artifact with other metadata, or its own; `artifact`, if it is open already. Without a trailer, it stays as it
-    is.
+    is, and the metadata are returned, too: only the index has a place for them.
     """
     text = None if metadata is None else metadata_text(metadata)
     if artifact is None:
         artifact = _native.Artifact(blob, in_place=True)
     if text is None or artifact.trailer() is None:
-        return _Noted(blob, artifact, text)
+        return blob, artifact, text
     assert metadata is not None
     blob = _native.with_metadata(blob, to_json(metadata))
-    return _Noted(blob, _native.Artifact(blob, in_place=True))
+    return blob, _native.Artifact(blob, in_place=True), None
 
 
 def _exported(given: Any) -> Any:

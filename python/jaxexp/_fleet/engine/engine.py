@@ -129,11 +129,7 @@ class Share:
 
 def cut(parts: Iterable[Part | Finding], share_bytes: int, unit_bytes: int) -> Iterator[Share | Finding]:
     """Shares of this many bytes, or a little more: a unit is never cut. Nothing is looked at before it is needed.
-
-    Args:
-        parts: the work, and findings that need no work, which are passed on.
-        share_bytes: how large a share is.
-        unit_bytes: bytes added for each unit: the work that does not depend on its size.
+    `unit_bytes` are added for each unit: the work that does not depend on its size. Findings are passed on.
     """
     share: list[Part] = []
     weight = 0
@@ -202,11 +198,7 @@ class Crew:
     """
 
     def __init__(self, given: Workers | None) -> None:
-        """Takes an executor; a function that makes one; or None for the caller's own thread.
-
-        Raises:
-            TypeError: it is something else.
-        """
+        """Takes an executor; a function that makes one; or None for the caller's own thread."""
         self._make: Callable[[], Executor] | None = None
         self._own: Executor | None = None
         if given is None:
@@ -287,7 +279,6 @@ def _end_with_parent() -> None:
 Stretch = tuple[int, int, Any]  # the first unit, the one after the last, and the result
 
 _LAYOUT = 1
-_DIGEST = 32
 # Much longer than any line that is written here.
 _LONGEST = 1 << 26
 # How much of a line an error shows.
@@ -339,11 +330,17 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
                 number += 1
                 if not line.endswith(b"\n") and len(line) < _LONGEST:
                     break  # the writer was interrupted
-                said = self._text(line, number)
-                if said is None:
+                digest, _, text = line[:-1].partition(b" ")
+                if _native.digest(text).hex().encode() != digest:
+                    if number == 1:
+                        raise self._wrong("", _ANY_JOURNAL, "something else")
                     if line.strip(b"\0\n") or lines.read(1):
                         raise self._wrong(f"line {number}", "bytes that match its digest", "other bytes")
                     break
+                try:
+                    said = json.loads(text)
+                except (ValueError, RecursionError) as error:
+                    raise self._wrong(f"line {number}", "JSON", str(error)) from None
                 if number == 1:
                     self._check_first(said, about)
                 else:
@@ -357,18 +354,6 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         file.seek(end)
         if not end:
             _write(file, first)
-
-    def _text(self, line: bytes, number: int) -> Any:
-        """The value of a line; None if its bytes are not those that were written."""
-        digest, text = line[:_DIGEST], line[_DIGEST + 1 : -1]
-        if line[_DIGEST : _DIGEST + 1] != b" " or _native.digest(text).hex().encode() != digest:
-            if number == 1:
-                raise self._wrong("", _ANY_JOURNAL, "something else")
-            return None
-        try:
-            return json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise self._wrong(f"line {number}", "JSON", str(error)) from None
 
     def _check_first(self, said: Any, about: dict[str, Any]) -> None:
         if not isinstance(said, dict) or said.pop("jaxexp", None) != "journal" or said.pop("layout", None) != _LAYOUT:
@@ -475,15 +460,7 @@ def findings(task: Task, inputs: Iterable[Input | Unusable], means: Means) -> It
     tries it again.
 
     Inputs are looked at as workers become free, and the number of outstanding shares is limited. If this generator is
-    closed, shares that have not begun are dropped.
-
-    Raises:
-        JournalError: the journal is damaged, or belongs to another pass.
-        WorkerError: the workers cannot run jaxexp, or have other releases than this process; or nothing was finished
-            for too long.
-        ExportError: another process has the journal.
-        OSError: the journal cannot be written.
-        TypeError: `executor` is not an executor.
+    closed, shares that have not begun are dropped. What is raised is in `verify_many`.
     """
     about: dict[str, Any] = {"pass": task.title, "options": task.about, "releases": worker.releases(task.with_jax)}
     if means.imports:  # results depend on the types that are known
@@ -496,7 +473,8 @@ def findings(task: Task, inputs: Iterable[Input | Unusable], means: Means) -> It
         except BaseException as error:
             if isinstance(error, WorkerError):
                 running.note_finished()
-            running.drop()
+            for future in running.pending:  # shares that have not begun
+                future.cancel()
             crew.close(wait=False)
             raise
         crew.close(wait=True)
@@ -509,7 +487,7 @@ class _Running:
         self._imports, self._resumed = means.imports, means.resumed
         self._options = pickle.dumps(task.options)
         self._releases = worker.releases(task.with_jax)
-        self._pending: dict[Future[Any], Share] = {}
+        self.pending: dict[Future[Any], Share] = {}
         self._finished: queue.SimpleQueue[Future[Any]] = queue.SimpleQueue()
         # Shares whose worker may have died of them. Each is done alone, to tell which one it was.
         self._suspects: collections.deque[Share] = collections.deque()
@@ -518,11 +496,11 @@ class _Running:
     def findings(self, inputs: Iterable[Input | Unusable]) -> Iterator[Finding]:
         work: Iterator[Share | Finding] = cut(self._left(inputs), self._task.share_bytes, self._task.unit_bytes)
         is_over = False
-        while self._pending or self._suspects or not is_over:
-            self._is_alone = bool(self._suspects) and not self._pending
+        while self.pending or self._suspects or not is_over:
+            self._is_alone = bool(self._suspects) and not self.pending
             if self._is_alone:
                 self._submit(self._suspects.popleft())
-            while not (is_over or self._suspects or self._is_alone) and len(self._pending) < self._crew.window:
+            while not (is_over or self._suspects or self._is_alone) and len(self.pending) < self._crew.window:
                 one = next(work, None)
                 if one is None:
                     is_over = True
@@ -530,20 +508,16 @@ class _Running:
                     yield one
                 else:
                     self._submit(one)
-            if self._pending:
+            if self.pending:
                 future = self._next(self._finished)
-                yield from self._received(self._pending.pop(future), future)
+                yield from self._received(self.pending.pop(future), future)
 
     def note_finished(self) -> None:
         """Writes into the journal what workers have done, and nobody has looked at."""
-        for future, share in self._pending.items():
+        for future, share in self.pending.items():
             if future.done() and not future.cancelled() and future.exception() is None:
                 with contextlib.suppress(TypeError, ValueError):  # not what a worker returns
                     self._note(share, future.result())
-
-    def drop(self) -> None:
-        for future in self._pending:
-            future.cancel()
 
     def _left(self, inputs: Iterable[Input | Unusable]) -> Iterator[Part | Finding]:
         """The work that is left, and the findings that the journal has."""
@@ -582,7 +556,7 @@ class _Running:
                 f"{self._task.title}: the executor takes no more work ({_said(error)}). Finished work is in the "
                 "journal, if there is one"
             ) from cause(error)
-        self._pending[future] = share
+        self.pending[future] = share
         future.add_done_callback(self._finished.put)
 
     def _next(self, finished: queue.SimpleQueue[Future[Any]]) -> Future[Any]:

@@ -160,10 +160,7 @@ def inputs(
 def _file_input(place: Place) -> Input:
     """A file as an input: one unit."""
     path = place.name if is_url(place.name) else os.path.abspath(place.name)
-    if place.size is not None:
-        size, identity = place.size, [place.size, place.version]
-    else:
-        size, identity = _identity(path)
+    size, identity = _identity(path) if place.size is None else (place.size, [place.size, place.version])
     return Input(place.name, identity, (FILE, path, place.inside), range(1), lambda start, stop: [size], place)
 
 

@@ -60,11 +60,7 @@ class Folders:
                     yield entry, kind
 
     def files_of(self, path: str) -> list[str]:
-        """The artifacts and archives in a folder; or the file.
-
-        Raises:
-            ExportError: the folder has none.
-        """
+        """The artifacts and archives in a folder, which must have some; or the file."""
         found = [str(file) for file, _ in self.files(path)] if os.path.isdir(path) else [path]
         if not found:
             raise ExportError(f"there is no artifact in {path!r}{self.said()}")
