@@ -153,7 +153,7 @@ class Handle:
         return self._stored(of_artifact)
 
     def stored_files(self) -> Tensors | None:
-        """The weights and the arrays of cases in the archive, for a copy of the member; None if the archive has none."""
+        """The weights and the arrays of cases in the archive, for a copy of the member; None if there are none."""
         return self._stored(files_of_artifact)
 
     def _stored(self, tensors_of: Callable[[OpenArchive, str, _native.Artifact], Tensors | None]) -> Tensors | None:
@@ -431,7 +431,10 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         """
         # Not `fnmatch.filter`, which takes backslashes for slashes on Windows.
         matches = re.compile(fnmatch.translate(pattern := os.fspath(pattern))).match
-        return Archive(self._opened, tuple(filter(matches, self._listed_from(_literal_beginning(pattern)))))
+        names = self._names
+        if names is None:
+            names = self._opened.names_in(_literal_beginning(pattern))
+        return Archive(self._opened, tuple(filter(matches, names)))
 
     @overload
     def load_all(
@@ -582,13 +585,6 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
     def _listed(self) -> Any:
         self._opened.source.check_open()
         return self._opened.names if self._names is None else self._names
-
-    def _listed_from(self, beginning: str) -> Iterable[str]:
-        """The names that begin with a text, without a look at others."""
-        if self._names is None:
-            return self._opened.names_in(beginning)
-        following = range(bisect.bisect_left(self._names, beginning), len(self._names))
-        return itertools.takewhile(lambda name: name.startswith(beginning), map(self._names.__getitem__, following))
 
 
 def _literal_beginning(pattern: str) -> str:

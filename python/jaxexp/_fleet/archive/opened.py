@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 _FIRST_FETCH = 1 << 16
 # How many requests it may take to find the end.
 _MOST_FETCHES = 1000
-# How much to read at once from other files while looking for the end.
-_BLOCK = 1 << 12
 # How much to fetch at once from an archive that is not in memory, and to verify without a sign of life.
 _AT_ONCE = 1 << 26
 # How many members messages look at, whatever their folders are.
@@ -343,17 +341,13 @@ class _Fetched:
     def __call__(self, position: int, size: int) -> bytes:
         if (known := self._known(position, size)) is not None:
             return known
-        if self._source.takes_requests:
-            self._fetches += 1
-            if self._fetches > _MOST_FETCHES:
-                raise DeserializationError(
-                    "", f"an archive of at most {_MOST_FETCHES} appends, because each takes a request",
-                    "more: `Archive.compact` makes one section of them",
-                )  # fmt: skip
-            return self._source.read(position, size)
-        read = self._source.read(position, max(size, min(_BLOCK, self._source.size - position)))
-        self._blocks = [(position, read)]
-        return read[:size]
+        self._fetches += 1
+        if self._fetches > _MOST_FETCHES and self._source.takes_requests:
+            raise DeserializationError(
+                "", f"an archive of at most {_MOST_FETCHES} appends, because each takes a request",
+                "more: `Archive.compact` makes one section of them",
+            )  # fmt: skip
+        return self._source.read(position, size)
 
 
 def opened_signed(source: Any, by: SignedBy) -> OpenArchive:

@@ -243,12 +243,22 @@ def read_part(place: tuple[Any, ...], numbers: Sequence[int], *, threads: int, p
     with opened_in_worker(*address) as opened:
         if what == _WEIGHTS:
             return damaged_in_files(opened, numbers)
-        too_large = {} if policy is None else _too_large(opened, numbers, policy)
-        admitted = [number for number in numbers if number not in too_large]
-        wrong: list[tuple[int, Exception]] = [*too_large.items(), *_damaged(opened, admitted, threads)]
+        wrong: dict[int, Exception] = {}
+        if policy is not None:  # which may not let anybody read a member
+            for number, extent in zip(numbers, opened.index.extents(list(numbers)), strict=True):
+                try:
+                    policy.check_size(bytes_in(extent))
+                except PolicyError as error:
+                    error.file = opened.label_of(number)
+                    wrong[number] = error
+        wrong.update(_damaged(opened, [number for number in numbers if number not in wrong], threads))
         if policy is not None:
-            wrong += _refused(opened, admitted, {number for number, _ in wrong}, policy)
-        return [(number, packed(error)) for number, error in wrong]
+            from jaxexp._api.load import Manner  # imports JAX
+
+            whole = [number for number in numbers if number not in wrong]
+            found = load_all(opened, map(opened.index.name, whole), Manner(1, "return", policy))
+            wrong.update((number, one) for number, one in zip(whole, found, strict=True) if isinstance(one, Exception))
+        return [(number, packed(error)) for number, error in wrong.items()]
 
 
 def decoded(part: Part, result: Any) -> Any:
@@ -301,15 +311,12 @@ class Verification:
 
     def inputs(self) -> Iterator[Input]:
         """The members to read, and for a whole archive its files of weights."""
-        opened, files = self._opened, self._files
+        opened, sizes = self._opened, [size for _, size, *_ in self._files]
         yield input_of(opened, self._units, _MEMBERS, self)
-        if files:
-
-            def sizes(start: int, stop: int) -> Iterable[int]:
-                return [size for _, size, *_ in files[start:stop]]
-
-            name, numbers = f"{opened.source.name} (weights)", range(len(files))
-            yield Input(name, identity_of(opened, numbers), place_of(opened, _WEIGHTS), numbers, sizes, self)
+        if sizes:
+            name, numbers = f"{opened.source.name} (weights)", range(len(sizes))
+            identity, place = identity_of(opened, numbers), place_of(opened, _WEIGHTS)
+            yield Input(name, identity, place, numbers, lambda start, stop: sizes[start:stop], self)
 
     def take(self, finding: Finding) -> tuple[int, list[tuple[str, Any]]]:
         """How many members a finding covers, and errors of members by name. The errors that need all other findings
@@ -327,8 +334,8 @@ class Verification:
             self._tensors = InWeights(self._tensors.seen + finding.found.seen, self._tensors.bad | finding.found.bad)
         else:
             count = sum(1 + len(self._others.get(number, ())) for number in part.numbers)
-            each = None if finding.error is None else [(number, finding.error) for number in part.numbers]
-            errors = self._errors(finding.found if each is None else each)
+            wrong = finding.found if finding.error is None else [(number, finding.error) for number in part.numbers]
+            errors = self._errors(wrong)
         if self.is_done and self._are_weights_known:
             errors += self._errors_by_weights()
         return count, errors
@@ -353,54 +360,29 @@ class Verification:
         return list(damaged_members(self._opened, whole, None if self._tensors is None else self._tensors.bad))
 
 
-def _damaged(opened: OpenArchive, numbers: Sequence[int], threads: int) -> list[tuple[int, DeserializationError]]:
+def _damaged(opened: OpenArchive, numbers: Sequence[int], threads: int) -> Iterator[tuple[int, DeserializationError]]:
     """The damaged members with their errors. Members that share their bytes are not looked at."""
-    damaged = _damaged_in_file if opened.source.whole is not None else _damaged_in_ranges
-    found = []
-    for number, wrong, said in damaged(opened, list(numbers), threads):
+    for number, wrong, said in _verified(opened, list(numbers), threads):
         try:
             if wrong is not None:
                 raise DeserializationError(*wrong)
             texts.check(*said)
         except DeserializationError as error:
-            found.append((number, error))
-    return found
+            yield number, error
 
 
-def _damaged_in_file(opened: OpenArchive, numbers: list[int], threads: int) -> Iterator[Any]:
-    verification, first = _native.ArchiveVerification(opened.index), 0
-    while first < len(numbers):
-        first, damaged = verification.step_of_file(opened.source.whole, numbers, first, threads)
-        yield from damaged
-
-
-def _damaged_in_ranges(opened: OpenArchive, numbers: list[int], threads: int) -> Iterator[Any]:
-    verification, pending = _native.ArchiveVerification(opened.index), iter(numbers)
+def _verified(opened: OpenArchive, numbers: list[int], threads: int) -> Iterator[Any]:
+    verification, file, first = _native.ArchiveVerification(opened.index), opened.source.whole, 0
+    if file is not None:
+        while first < len(numbers):
+            first, found = verification.step_of_file(file, numbers, first, threads)
+            yield from found
+        return
+    pending = iter(numbers)
     # Members that are in one step are not in the next one, so extents are asked for step by step.
-    for extents in batches(verification.extent(number) for number in numbers):
+    for extents in batches(map(verification.extent, numbers)):
         step = list(itertools.islice(pending, len(extents)))
         yield from verification.step(step, opened.parts_of(extents), threads)
-
-
-def _too_large(opened: OpenArchive, numbers: Sequence[int], policy: Policy) -> dict[int, Exception]:
-    found: dict[int, Exception] = {}
-    for number, extent in zip(numbers, opened.index.extents(list(numbers)), strict=True):
-        try:
-            policy.check_size(bytes_in(extent))
-        except PolicyError as error:
-            error.file = opened.label_of(number)
-            found[number] = error
-    return found
-
-
-def _refused(
-    opened: OpenArchive, numbers: Sequence[int], damaged: set[int], policy: Policy
-) -> list[tuple[int, Exception]]:
-    from jaxexp._api.load import Manner  # imports JAX
-
-    whole = [number for number in numbers if number not in damaged]
-    found = load_all(opened, [opened.index.name(number) for number in whole], Manner(1, "return", policy))
-    return [(number, error) for number, error in zip(whole, found, strict=True) if isinstance(error, Exception)]
 
 
 def _check_directory(opened: OpenArchive) -> None:

@@ -148,7 +148,9 @@ class WeightsWriter:
     def __init__(self, output: Output) -> None:
         self._output = output
         self._records = output.records
-        self._seen = _Seen()
+        # Digests of tensors in the archive, by their sources: the next function may have the same ones.
+        self._of_files: dict[tuple[Any, ...], bytes] = {}
+        self._of_arrays: dict[int, tuple[weakref.ref[Any], bytes]] = {}
 
     def add(self, sources: Sequence[Source]) -> dict[str, bytes]:
         """Writes the tensors that are not in the archive yet, and returns the digests of all by name."""
@@ -156,7 +158,7 @@ class WeightsWriter:
         unseen: list[Source] = []
         new: dict[bytes, Source] = {}
         for source in sources:
-            digest = self._seen.digest_of(source)
+            digest = self._seen(source)
             if digest is None or source.digest not in (None, digest):
                 digest = source.checked(xxh3(source.pieces()))
                 unseen.append(source)
@@ -171,8 +173,17 @@ class WeightsWriter:
                 place = self._records.tensor(digest)
                 assert place is not None
                 self._compare(source, *place)
-            self._seen.add(source, digest)
+            if isinstance(source.origin, tuple):
+                self._of_files[source.origin] = digest
+            elif source.origin is not None:
+                self._of_arrays[id(source.origin)] = weakref.ref(source.origin), digest
         return digests
+
+    def _seen(self, source: Source) -> bytes | None:
+        if isinstance(source.origin, tuple):
+            return self._of_files.get(source.origin)
+        found = self._of_arrays.get(id(source.origin))
+        return found[1] if found is not None and found[0]() is source.origin else None
 
     def _write(self, new: dict[bytes, Source]) -> None:
         names = {digest.hex(): digest for digest in new}
@@ -206,26 +217,6 @@ class WeightsWriter:
             if not _native.equal_bytes(self._output.read(position, count), piece):
                 raise _forged(source)
             position += count
-
-
-class _Seen:
-    """Digests of tensors in the archive, by their sources: the next function may have the same ones."""
-
-    def __init__(self) -> None:
-        self._of_files: dict[tuple[Any, ...], bytes] = {}
-        self._of_arrays: dict[int, tuple[weakref.ref[Any], bytes]] = {}
-
-    def digest_of(self, source: Source) -> bytes | None:
-        if isinstance(source.origin, tuple):
-            return self._of_files.get(source.origin)
-        found = self._of_arrays.get(id(source.origin))
-        return found[1] if found is not None and found[0]() is source.origin else None
-
-    def add(self, source: Source, digest: bytes) -> None:
-        if isinstance(source.origin, tuple):
-            self._of_files[source.origin] = digest
-        elif source.origin is not None:
-            self._of_arrays[id(source.origin)] = weakref.ref(source.origin), digest
 
 
 def _forged(source: Source) -> ExportError:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from jaxexp import _native
 from jaxexp._errors import ExportError
 from jaxexp._fleet.archive.archive import Archive, parts_of
-from jaxexp._fleet.engine.engine import FILE, Input, Means, Unusable
+from jaxexp._fleet.engine.engine import Input, Means, Unusable
 from jaxexp._fleet.places.folders import Folders
 from jaxexp._fleet.places.source import Source, path_in
 from jaxexp._fleet.places.verify import files_of
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from jaxexp._fleet.engine.engine import Workers
     from jaxexp._fleet.places.source import Opened
     from jaxexp._policy.policy import Policy
-    from jaxexp._weights.files.header import StoredFile
     from jaxexp._weights.files.reading import Tensors
 
     from .given import GivenToMany
@@ -40,10 +39,6 @@ _ON_WINDOWS = os.name == "nt"
 _ELSEWHERE_ON_WINDOWS = re.compile(
     r'[<>:"|?*\\]|[. ]$|^(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³]) *(\.|$)', re.IGNORECASE
 )
-
-
-def stem(name: str) -> str:
-    return PurePosixPath(name).with_suffix("").as_posix()
 
 
 def inside(directory: str, name: str, suffix: str) -> str:
@@ -146,7 +141,7 @@ def migrated(
         Written.of,
         about={"into": folder, "to": to, "policy": None if policy is None else repr(policy), "locations": locations},
         inputs=_Names().checked,
-        still_holds=lambda part, name, found: found.is_there(_path(folder, part.input.place[0], name)),
+        still_holds=lambda name, found: found.is_there(inside(folder, name, _SUFFIX)),
     )
 
 
@@ -188,12 +183,14 @@ class _Names:
         """The artifacts as inputs; one that would be written to the place of another is unusable."""
         found = iter(given)
         first = list(itertools.islice(found, 2))
-        if len(first) == 1 and not isinstance(first[0], Unusable) and not first[0].inside:
-            # A single archive: its members lie in the folder itself.
-            yield from _told_apart(one_by_one.members(first), lambda place: "")
-        else:
-            named = map(self._named, itertools.chain(first, found))
-            yield from _told_apart(one_by_one.members(named, _folder_of), _target)
+        # The members of a single archive lie in the folder itself.
+        is_single = len(first) == 1 and not isinstance(first[0], Unusable) and not first[0].inside
+        target: Callable[[Place], str] = (lambda place: "") if is_single else _target
+        for one in one_by_one.members(first if is_single else map(self._named, itertools.chain(first, found)), target):
+            if isinstance(one, Unusable):
+                yield one
+            else:  # written to another place, an input is a different one
+                yield dataclasses.replace(one, identity=[one.identity, target(one.about)])
 
     def _named(self, place: Place | Unusable) -> Place | Unusable:
         if isinstance(place, Unusable):
@@ -230,20 +227,11 @@ class _Names:
         return True
 
 
-def _told_apart(inputs: Iterable[Input | Unusable], target: Callable[[Place], str]) -> Iterator[Input | Unusable]:
-    """Inputs with identities that include their target: written to another place, an input is a different one."""
-    for one in inputs:
-        yield one if isinstance(one, Unusable) else dataclasses.replace(one, identity=[one.identity, target(one.about)])
-
-
-def _path(into: str, kind: str, name: str) -> str:
-    """Where an artifact is written to, given its kind of place and its name below it."""
-    return inside(into, stem(name) if kind == FILE else name, _SUFFIX)
-
-
 def _target(place: Place) -> str:
     """The folder for the members of an archive; the name of a file, without the suffix."""
-    return stem(place.inside) if place.archive is None else _folder_of(place)
+    if place.archive is None:
+        return one_by_one.stem(place.inside)
+    return place.inside or os.path.basename(path_in(place.archive.name))
 
 
 def _label(archive: Archive) -> str:
@@ -252,17 +240,12 @@ def _label(archive: Archive) -> str:
     return archive.name if names is None or len(names) != 1 else opened.label(names[0])
 
 
-def _folder_of(place: Place) -> str:
-    assert place.archive is not None
-    return place.inside or os.path.basename(path_in(place.archive.name))
-
-
 # --- in workers -----------------------------------------------------------------------------------------------------
 
 
-def _write(found: Opened, kind: str, name: str, *, into: str, **how: Any) -> dict[str, Any]:
+def _write(found: Opened, name: str, *, into: str, **how: Any) -> dict[str, Any]:
     """Migrates an artifact. The name is where it goes below the folder `into`."""
-    path = _path(into, kind, name)
+    path = inside(into, name, _SUFFIX)
     _, blob, beside = write(found.source, path, into, **how)
     return dataclasses.asdict(Written(path, len(blob), _native.digest(blob).hex(), tuple(beside)))
 
@@ -334,13 +317,11 @@ def _named_by_content(name: str, digest: bytes) -> str:
 def _write_files(into: str, path: str, stored: Tensors) -> list[tuple[str, int]]:
     from jaxexp._weights.files.saving import Unpacking
 
-    files = [file._replace(name=_named_by_content(file.name, file.content)) for file in stored.table.files]
-    places = _places(path, files)
+    folder = os.path.dirname(path)
+    places = [
+        (os.path.join(folder, _named_by_content(file.name, file.content)), file.size) for file in stored.table.files
+    ]
     for file, _ in places:
         make_folder(into, file)
     Unpacking().write([(file, number) for number, (file, _) in enumerate(places)], stored)
     return places
-
-
-def _places(path: str, files: Iterable[StoredFile]) -> list[tuple[str, int]]:
-    return [(os.path.join(os.path.dirname(path), file.name), file.size) for file in files]

@@ -8,7 +8,8 @@ import functools
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxexp._errors import ChangedArtifactError, DeserializationError, ExportError, ExportTypeError, WeightsError, cause
 from jaxexp._fleet.archive.archive import Handle, parts_of
@@ -151,27 +152,29 @@ def results(
     about: dict[str, Any] | None = None,
     reads_files: bool = False,
     inputs: Callable[[Iterable[Place | Unusable]], Iterable[Input | Unusable]] | None = None,
-    still_holds: Callable[[Part, str, Any], bool] = lambda part, name, found: True,
+    still_holds: Callable[[str, Any], bool] = lambda name, found: True,
 ) -> Iterator[Result]:
     """Has workers look at artifacts with JAX, and yields each with its place, its name, and its result or an error.
 
     Args:
         title: the name of the pass.
-        one: a function that pickles. Workers call it with the artifact, which is `Opened`, its kind of place, and its
-            name below the place that was given; it returns a JSON value.
+        one: a function that pickles. Workers call it with the artifact, which is `Opened`, and its name below the
+            place that was given, of a file without the suffix; it returns a JSON value.
         given: the artifacts. Those in a journal that could not be read are tried again.
         means: who does it.
         of_json: makes the result of that value. A value in a journal may be anything.
         about: what `one` depends on, for the journal, of JSON types.
         reads_files: whether results depend on files beside an artifact, too.
         inputs: makes inputs of the artifacts; by default `inputs`.
-        still_holds: whether a result in a journal still holds, given its part, and its name as `one` gets it.
+        still_holds: whether a result in a journal still holds, given its name as `one` gets it.
     """
 
     def is_current(part: Part, units: list[Seen]) -> bool:
+        archive = part.input.about.archive
+        opened = None if archive is None else parts_of(archive)[0]
         return are_current(part, units) and all(
-            seen.error is not None or still_holds(part, name, seen.found)
-            for name, seen in zip(_below(part), units, strict=True)
+            seen.error is not None or still_holds(_below(part.input.place, opened, number), seen.found)
+            for number, seen in zip(part.numbers, units, strict=True)
         )
 
     def decoded(part: Part, said: Any) -> list[Seen]:
@@ -195,46 +198,40 @@ def _names(finding: Finding, place: Place) -> list[str]:
     return [opened.label_of(number) for number in finding.part.numbers]
 
 
-def _below(part: Part) -> Iterator[str]:
-    """The name of each artifact below its place, as workers find them."""
-    kind, inside, *_ = part.input.place
-    if kind == FILE:
-        yield part.input.place[2]
-        return
-    opened, _ = parts_of(part.input.about.archive)
-    for number in part.numbers:
-        yield _inside(inside, opened.index.name(number))
+def _below(place: tuple[Any, ...], opened: OpenArchive | None, number: int) -> str:
+    """The name of an artifact below its place: of a file, or of a member of an archive."""
+    if opened is None:
+        return stem(place[2])
+    return f"{place[1]}/{opened.index.name(number)}" if place[1] else opened.index.name(number)
 
 
-def _inside(folder: str, name: str) -> str:
-    return f"{folder}/{name}" if folder else name
+def stem(name: str) -> str:
+    path = PurePosixPath(name)
+    return path.with_suffix("").as_posix() if path.name else name
 
 
-_How: TypeAlias = tuple[Callable[..., Any], bool]  # what workers do, and whether that depends on files beside artifacts
-
-
-def in_worker(parts: Parts, how: _How) -> list[Any]:
-    """Looks at artifacts: returns for each part a list with a JSON object for each unit."""
+def in_worker(parts: Parts, how: tuple[Callable[..., Any], bool]) -> list[Any]:
+    """Looks at artifacts: returns for each part a list with a JSON object for each unit. `how` has a function, and
+    whether it depends on files beside artifacts.
+    """
 
     def of_part(place: tuple[Any, ...], numbers: Sequence[int]) -> list[Any]:
-        kind, inside, *address = place
-        if kind == FILE:
-            path, name = place[1:]
-            return [_seen(how, Source(path, path), FILE, name)]
-        with opened_in_worker(*address) as opened:
+        if place[0] == FILE:
+            return [_seen(*how, Source(place[1], place[1]), _below(place, None, 0))]
+        with opened_in_worker(*place[2:]) as opened:
             handles = [Handle(opened, number, opened.index.name(number)) for number in numbers]
-            return [_seen(how, Source(h.label, handle=h), kind, _inside(inside, h.name)) for h in handles]
+            return [_seen(*how, Source(h.label, handle=h), _below(place, opened, h._number)) for h in handles]
 
     return each(parts, of_part)
 
 
-def _seen(how: _How, source: Source, kind: str, name: str) -> dict[str, Any]:
-    (one, reads_files), found, said = how, source.opened(), dict[str, Any](files=())
+def _seen(one: Callable[..., Any], reads_files: bool, source: Source, name: str) -> dict[str, Any]:
+    found, said = source.opened(), dict[str, Any](files=())
     try:
         if reads_files and source.path is not None:  # a member of an archive has none beside it
             with source.named():
                 said["files"] = stamped(source.path, found.names())  # first, as in verify_many
-        said["found"] = one(found, kind, name)
+        said["found"] = one(found, name)
     except OF_ARTIFACTS as error:
         said["error"] = packed(error)
     return said
@@ -289,7 +286,7 @@ def checked(given: Iterable[Place | Unusable], means: Means, tolerance: Any, max
     return results("check", one, given, means, CheckReport.from_json, about=about, reads_files=True)
 
 
-def _report(found: Opened, kind: str, name: str, **how: Any) -> Any:
+def _report(found: Opened, name: str, **how: Any) -> Any:
     from jaxexp._api.load import Trust
 
     return loaded(found, Trust()).check(**how).to_json()
@@ -333,7 +330,7 @@ def described(given: Iterable[Place | Unusable], means: Means) -> Iterator[Resul
     return results("compatibility", _facts, given, means, from_json)
 
 
-def _facts(found: Opened, kind: str, name: str) -> Any:
+def _facts(found: Opened, name: str) -> Any:
     from jaxexp._compat.compatibility import compatibility_of, to_json
 
     with found.source.named():
@@ -376,7 +373,7 @@ def digests_many(
     return _many("digests_many", look, artifacts, executor, journal, timeout)
 
 
-def _digests(found: Opened, kind: str, name: str) -> dict[str, Any]:
+def _digests(found: Opened, name: str) -> dict[str, Any]:
     return dataclasses.asdict(digests_of(found))
 
 
@@ -421,7 +418,7 @@ def spread(
     return _many("spread", look, artifacts, executor, journal, timeout)
 
 
-def _called(found: Opened, kind: str, name: str, *, function: Callable[[Any], Any]) -> Any:
+def _called(found: Opened, name: str, *, function: Callable[[Any], Any]) -> Any:
     said = function(found.source.given)
     try:
         return json.loads(json.dumps(said))  # the same as from a journal

@@ -65,15 +65,13 @@ def sign(
         ['model.jaxexp.sig']
     """
     several = isinstance(files, Iterable) and not isinstance(files, (str, bytes, os.PathLike))
-    names = [path_of(path, "sign", _SAVED) for path in (files if several else [files])]  # type: ignore[union-attr]
+    advice = ": a function is saved before its file is signed"
+    names = [path_of(path, "sign", advice) for path in (files if several else [files])]  # type: ignore[union-attr]
     with_key = signer(key, password, certificate, chain, sigstore)
     from .folders import Folders
 
     found = [file for name in names for file in Folders().files_of(name)]
     return [written for written, _ in signed(found, with_key, signature)]
-
-
-_SAVED = ": a function is saved before its file is signed"
 
 
 def signed(

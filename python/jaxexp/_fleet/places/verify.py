@@ -43,16 +43,34 @@ class OtherFile(NamedTuple):
     has_digests: bool
 
 
-def checked_other_file(path: str) -> OtherFile | None:
-    """Reads all of a file of executables, or of a safetensors file; None for anything else."""
-    if not is_other_file(head := _head(path)):
+def checked_other_file(path: str, content: Any = None, check: Check | None = None) -> OtherFile | None:
+    """Reads all of a file of executables, or of a safetensors file; None for anything else.
+
+    Args:
+        path: the file.
+        content: its bytes, if they were read and compared with a signature.
+        check: compares the bytes of a safetensors file, as `Opening.check`.
+    """
+    head = _head(path) if content is None else bytes(memoryview(content)[:_HEAD])
+    if head.startswith(EXECUTABLES):
+        from jaxexp._executables.file import ExecutablesFile
+
+        code = ExecutablesFile(path, content)
+        code.check()
+        return OtherFile(f"compiled code of {counted(len(code.records), 'call')}", True)
+    if not is_tensors(head):
         return None
-    return _executables(path) if head.startswith(EXECUTABLES) else _weights(path, None)
+    from jaxexp._weights.files.header import content_of, is_content, xxh3
+    from jaxexp._weights.files.reading import open_file
 
-
-def is_other_file(head: bytes) -> bool:
-    """Whether a file is one of executables, or a safetensors file, by its first 9 bytes."""
-    return head.startswith(EXECUTABLES) or is_tensors(head)
+    file = open_file(path, check)
+    tensors = file.header.tensors
+    if file.content is not None:  # else another program wrote it
+        digests = {name: xxh3(file.source(name).pieces()) for name in tensors}
+        if not is_content(file.content, tensors.values(), digests):
+            found = content_of(tensors.values(), digests).hex()
+            raise WeightsError("", f"content {file.content}, as its header says", f"content {found}", file=path)
+    return OtherFile(counted(len(tensors), "weight"), file.content is not None)
 
 
 def _head(path: str) -> bytes:
@@ -71,30 +89,6 @@ def tensors_in(path: str) -> TensorFiles | None:
         except OSError:  # another place, or what reads it says what is wrong
             return None
     return reading.open_tensors(path, "in pieces")
-
-
-def _executables(path: str, content: _native.FileBytes | None = None) -> OtherFile:
-    from jaxexp._executables.file import ExecutablesFile
-
-    found = ExecutablesFile(path, content)
-    found.check()
-    return OtherFile(f"compiled code of {counted(len(found.records), 'call')}", True)
-
-
-def _weights(path: str, check: Check | None) -> OtherFile:
-    from jaxexp._weights.files.header import content_of, is_content, xxh3
-    from jaxexp._weights.files.reading import open_file
-
-    file = open_file(path, check)
-    what = counted(len(file.header.tensors), "weight")
-    if file.content is None:  # written by another program
-        return OtherFile(what, False)
-    tensors = file.header.tensors
-    digests = {name: xxh3(file.source(name).pieces()) for name in tensors}
-    if not is_content(file.content, tensors.values(), digests):
-        found = content_of(tensors.values(), digests).hex()
-        raise WeightsError("", f"content {file.content}, as its header says", f"content {found}", file=path)
-    return OtherFile(what, True)
 
 
 def is_file_of_executables(path: str) -> bool:
@@ -231,10 +225,9 @@ def verify_signed(
     with source.named():
         buffer: Any = signed.opened(path, check_size=check_size)  # which types can say since Python 3.12
         signed.check_listed(path)
-        check, head = functools.partial(signed.check, used_by=path), bytes(memoryview(buffer)[:_HEAD])
-        if is_other_file(head):
-            is_code = head.startswith(EXECUTABLES)
-            return _executables(path, buffer) if is_code else _weights(path, check), len(buffer)
+        check = functools.partial(signed.check, used_by=path)
+        if (other := checked_other_file(path, buffer, check)) is not None:
+            return other, len(buffer)
         from jaxexp._weights.files.reading import Opening
 
         return verified(Opened(source, buffer), Opening.signed(check))
