@@ -124,22 +124,16 @@ class OpenArchive:
         folder = name[: name.rfind("/") + 1] if isinstance(name, str) and is_text(name) else ""
         return self.names_in(folder if len(self.index) > _FEW else "")
 
-    @property
-    def names(self) -> list[str]:
-        self.source.check_open()
-        return self._names
-
     @functools.cached_property
-    def _names(self) -> list[str]:
+    def names(self) -> list[str]:
         with self.placed():
             return self.index.names()
 
     def names_in(self, beginning: str) -> list[str]:
         """The names that begin with a text, without a look at others."""
-        if not beginning:
-            return self.names
+        self.source.check_open()
         with self.placed():
-            return self.index.names(beginning)
+            return self.index.names(beginning) if beginning else self.names
 
     def numbers(self, names: Sequence[str] | None) -> Sequence[int]:
         with self.placed():

@@ -3,14 +3,13 @@ it, or the workers of a pass do parts of it."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import os
 import threading
 import weakref
 import zlib
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxexp import _native
@@ -62,19 +61,18 @@ def input_of(opened: OpenArchive, numbers: Sequence[int], what: str, about: Any)
     return Input(opened.source.name, identity_of(opened, numbers), place_of(opened, what), numbers, sizes, about)
 
 
-@contextlib.contextmanager
-def opened_in_worker(path: str, options: dict[str, Any], root_digest: str) -> Generator[OpenArchive]:
-    """Opens the archive of a place. It is an error if it has changed since the pass began."""
-    if "://" not in path:
-        with contextlib.closing(_same(OpenArchive(open_source(path, {})), root_digest)) as opened:
-            yield opened
-        return
-    # For a URL, the whole index was read. This process keeps it for the next share, or has had it since the pass began.
+def opened_in_worker(path: str, options: dict[str, Any], root_digest: str) -> OpenArchive:
+    """The archive of a place. It is an error if it has changed since the pass began, unless it is still open here."""
     key = _key(path, root_digest)
     known = _opened.get(key)
     if known is None or known.source.is_closed or known.source.address != (path, options):
-        known = _opened[key] = _here.kept = _same(OpenArchive(open_source(path, options)), root_digest)
-    yield known
+        known = OpenArchive(open_source(path, options))
+        if known.pointer.root_digest.hex() != root_digest:
+            expected = "the archive as it was when the pass began"
+            raise DeserializationError("", expected, "another one: begin again", known.source.name)
+        if known.source.takes_requests:  # the whole index was read, which the next share needs, too
+            _opened[key] = _here.kept = known
+    return known
 
 
 _here = threading.local()  # keeps one archive open
@@ -84,14 +82,6 @@ _opened: weakref.WeakValueDictionary[tuple[int, int, str, str], OpenArchive] = w
 
 def _key(path: str, root_digest: str) -> tuple[int, int, str, str]:
     return os.getpid(), threading.get_ident(), path, root_digest
-
-
-def _same(opened: OpenArchive, root_digest: str) -> OpenArchive:
-    if opened.pointer.root_digest.hex() != root_digest:
-        opened.close()
-        expected = "the archive as it was when the pass began"
-        raise DeserializationError("", expected, "another one: begin again", opened.source.name)
-    return opened
 
 
 _PIECE = 1 << 24
@@ -240,25 +230,25 @@ def read_part(place: tuple[Any, ...], numbers: Sequence[int], *, threads: int, p
     damaged or refused; or `InWeights`. Other errors are raised.
     """
     _, what, *address = place
-    with opened_in_worker(*address) as opened:
-        if what == _WEIGHTS:
-            return damaged_in_files(opened, numbers)
-        wrong: dict[int, Exception] = {}
-        if policy is not None:  # which may not let anybody read a member
-            for number, extent in zip(numbers, opened.index.extents(list(numbers)), strict=True):
-                try:
-                    policy.check_size(bytes_in(extent))
-                except PolicyError as error:
-                    error.file = opened.label_of(number)
-                    wrong[number] = error
-        wrong.update(_damaged(opened, [number for number in numbers if number not in wrong], threads))
-        if policy is not None:
-            from jaxexp._api.load import Manner  # imports JAX
+    opened = opened_in_worker(*address)
+    if what == _WEIGHTS:
+        return damaged_in_files(opened, numbers)
+    wrong: dict[int, Exception] = {}
+    if policy is not None:  # which may not let anybody read a member
+        for number, extent in zip(numbers, opened.index.extents(list(numbers)), strict=True):
+            try:
+                policy.check_size(bytes_in(extent))
+            except PolicyError as error:
+                error.file = opened.label_of(number)
+                wrong[number] = error
+    wrong.update(_damaged(opened, [number for number in numbers if number not in wrong], threads))
+    if policy is not None:
+        from jaxexp._api.load import Manner  # imports JAX
 
-            whole = [number for number in numbers if number not in wrong]
-            found = load_all(opened, map(opened.index.name, whole), Manner(1, "return", policy))
-            wrong.update((number, one) for number, one in zip(whole, found, strict=True) if isinstance(one, Exception))
-        return [(number, packed(error)) for number, error in wrong.items()]
+        whole = [number for number in numbers if number not in wrong]
+        found = load_all(opened, map(opened.index.name, whole), Manner(1, "return", policy))
+        wrong.update((number, one) for number, one in zip(whole, found, strict=True) if isinstance(one, Exception))
+    return [(number, packed(error)) for number, error in wrong.items()]
 
 
 def decoded(part: Part, result: Any) -> Any:

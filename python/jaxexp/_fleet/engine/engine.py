@@ -482,9 +482,8 @@ def findings(task: Task, inputs: Iterable[Input | Unusable], means: Means) -> It
 
 class _Running:
     def __init__(self, task: Task, crew: Crew, journal: Journal, means: Means) -> None:
-        self._task, self._crew, self._journal = task, crew, journal
+        self._task, self._crew, self._journal, self._means = task, crew, journal, means
         self._timeout = None if means.timeout == math.inf else means.timeout
-        self._imports, self._resumed = means.imports, means.resumed
         self._options = pickle.dumps(task.options)
         self._releases = worker.releases(task.with_jax)
         self.pending: dict[Future[Any], Share] = {}
@@ -536,7 +535,7 @@ class _Running:
                         continue
                 except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
                     raise self._journal.refused(one.name, error) from None
-                self._resumed(part.units)
+                self._means.resumed(part.units)
                 yield Finding(one, part, found)
                 if at < start:
                     yield Part(one, at, start)
@@ -549,7 +548,7 @@ class _Running:
         crossing = [part.crossing() for part in share.parts]
         try:
             future = self._crew.submit(
-                worker.run, attempt, self._releases, self._task.home, self._options, crossing, self._imports
+                worker.run, attempt, self._releases, self._task.home, self._options, crossing, self._means.imports
             )
         except Exception as error:
             raise WorkerError(

@@ -218,9 +218,9 @@ def in_worker(parts: Parts, how: tuple[Callable[..., Any], bool]) -> list[Any]:
     def of_part(place: tuple[Any, ...], numbers: Sequence[int]) -> list[Any]:
         if place[0] == FILE:
             return [_seen(*how, Source(place[1], place[1]), _below(place, None, 0))]
-        with opened_in_worker(*place[2:]) as opened:
-            handles = [Handle(opened, number, opened.index.name(number)) for number in numbers]
-            return [_seen(*how, Source(h.label, handle=h), _below(place, opened, h._number)) for h in handles]
+        opened = opened_in_worker(*place[2:])
+        handles = [Handle(opened, number, opened.index.name(number)) for number in numbers]
+        return [_seen(*how, Source(h.label, handle=h), _below(place, opened, h._number)) for h in handles]
 
     return each(parts, of_part)
 
