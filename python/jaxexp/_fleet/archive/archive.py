@@ -431,9 +431,8 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         """
         # Not `fnmatch.filter`, which takes backslashes for slashes on Windows.
         matches = re.compile(fnmatch.translate(pattern := os.fspath(pattern))).match
-        names = self._names
-        if names is None:
-            names = self._opened.names_in(_literal_beginning(pattern))
+        beginning = _literal_beginning(pattern)
+        names: Iterable[str] = self._opened.names_in(beginning) if self._names is None else self._names
         return Archive(self._opened, tuple(filter(matches, names)))
 
     @overload
