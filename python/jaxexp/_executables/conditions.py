@@ -39,6 +39,7 @@ def described(sharding: Any) -> list[Any]:
         return ["device", device.id, kind]
     if isinstance(sharding, _jax.NamedSharding) and isinstance(sharding.mesh, _jax.Mesh):
         mesh, spec = sharding.mesh, sharding.spec
+        devices: list[Any] = list(mesh.devices.flat)  # its types know no device
         if _jax.has_logical_devices(sharding):
             raise UnknownPlacementError("a sharding with logical device ids")
         partitions = [list(entry) if isinstance(entry, tuple) else _name(entry) for entry in spec.partitions]
@@ -48,7 +49,7 @@ def described(sharding: Any) -> list[Any]:
             list(mesh.axis_sizes),
             list(mesh.axis_names),
             [type_.name for type_ in mesh.axis_types],
-            [device.id for device in mesh.devices.flat],
+            [device.id for device in devices],
             partitions,
             sorted(spec.unreduced),
             sorted(spec.reduced),

@@ -298,10 +298,11 @@ def _check_unused(program: str, own: Used, role: Role, written: Mapping[StoredFi
         found = _there(os.path.join(folder, target))
         if found is None or (role, found) in own:
             continue
-        file, path = new.get(target, (None, ""))
-        # Equal digests can be forged.
-        if file is not None and file[1:] == found[1:] and filecmp.cmp(os.path.join(folder, target), path, False):
-            continue
+        if target in new:
+            file, path = new[target]
+            # Equal digests can be forged.
+            if file[1:] == found[1:] and filecmp.cmp(os.path.join(folder, target), path, False):
+                continue
         all_used = _used_in(folder) if all_used is None else all_used
         for user, other_role, file in all_used:
             if file[1:] == found[1:] and _are_one(file.name, target):
