@@ -35,7 +35,7 @@ def described(sharding: Any) -> list[Any]:
     """A sharding as JSON; an UnknownPlacementError if its kind is not known here."""
     kind = sharding.memory_kind
     if isinstance(sharding, _jax.SingleDeviceSharding):
-        (device,) = sharding.device_set
+        device: Any = next(iter(sharding.device_set))
         return ["device", device.id, kind]
     if isinstance(sharding, _jax.NamedSharding) and isinstance(sharding.mesh, _jax.Mesh):
         mesh, spec = sharding.mesh, sharding.spec
