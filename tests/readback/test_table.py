@@ -60,9 +60,9 @@ class Recorder(Operation):
     left_out: ClassVar[set[tuple[str, str]]] = set()
     said_otherwise: ClassVar[set[tuple[str, str]]] = set()
 
-    def _read(self, name: str, default: Any, read: Callable[[Any], Any]) -> Any:
+    def read(self, name: str, read: Callable[[Any], Any], default: Any = _REQUIRED) -> Any:
         is_there = self.has(name)
-        value = super()._read(name, default, read)
+        value = super().read(name, read, default)
         if default is not _REQUIRED:
             if not is_there:
                 self.left_out.add((self.name, name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -116,16 +117,11 @@ def _concatenate(operation: Operation) -> Callable[..., Any]:
     return lambda *xs: lax.concatenate(xs, dimension)
 
 
-# The functions of the next two would add arithmetic for negative indices. The primitives, like the operations, clamp.
+# JAX's functions for slices would add arithmetic for negative indices. The primitives, like the operations, clamp.
 
 
 def _dynamic_slice(operation: Operation) -> Callable[..., Any]:
-    sizes = operation.integers("slice_sizes")
-    return lambda x, *starts: lax.dynamic_slice_p.bind(x, *starts, slice_sizes=sizes)
-
-
-def _dynamic_update_slice(operation: Operation) -> Callable[..., Any]:
-    return lambda x, update, *starts: lax.dynamic_update_slice_p.bind(x, update, *starts)
+    return functools.partial(lax.dynamic_slice_p.bind, slice_sizes=operation.integers("slice_sizes"))
 
 
 # --- gather and scatter
@@ -139,22 +135,32 @@ def _with_vectors_last(indices: Any, dimension: int) -> Any:
     return indices if dimension == indices.ndim - 1 else lax.transpose(indices, (*others, dimension))
 
 
+# Names that JAX has for parts of MLIR's attributes.
+_OTHER_NAMES = {
+    "scatter_dims_to_operand_dims": "scattered_dims_to_operand_dims",
+    "operand_batching_dims": "input_batching_dims",
+}
+
+
+def _dimensions(operation: Operation, name: str, mlir: Any, jax_class: Any) -> tuple[Any, int]:
+    """What an attribute of a class of MLIR's bindings says, as JAX has it, and the dimension of the index vectors."""
+    said = operation.structure(name, mlir)
+    names = {part: part if hasattr(said, part) else _OTHER_NAMES[part] for part in jax_class._fields}
+    return jax_class(**{part: tuple(getattr(said, names[part])) for part in names}), said.index_vector_dim
+
+
 def _gather(operation: Operation) -> Callable[..., Any]:
-    said = operation.structure("dimension_numbers", _jax.hlo.GatherDimensionNumbers)
-    numbers = lax.GatherDimensionNumbers(
-        offset_dims=tuple(said.offset_dims),
-        collapsed_slice_dims=tuple(said.collapsed_slice_dims),
-        start_index_map=tuple(said.start_index_map),
-        operand_batching_dims=tuple(said.operand_batching_dims),
-        start_indices_batching_dims=tuple(said.start_indices_batching_dims),
+    numbers, vectors = _dimensions(
+        operation, "dimension_numbers", _jax.hlo.GatherDimensionNumbers, lax.GatherDimensionNumbers
     )
-    sizes, vectors = operation.integers("slice_sizes"), said.index_vector_dim
-    # This mode clamps indices, as the operation does, and adds nothing.
-    options: dict[str, Any] = {
-        "mode": lax.GatherScatterMode.CLIP,
-        "indices_are_sorted": operation.boolean("indices_are_sorted", False),
-    }
-    return lambda x, indices: lax.gather(x, _with_vectors_last(indices, vectors), numbers, sizes, **options)
+    sizes, is_sorted = operation.integers("slice_sizes"), operation.boolean("indices_are_sorted", False)
+
+    def gather(x: Any, indices: Any) -> Any:
+        indices = _with_vectors_last(indices, vectors)
+        # This mode clamps indices, as the operation does, and adds nothing.
+        return lax.gather(x, indices, numbers, sizes, indices_are_sorted=is_sorted, mode=lax.GatherScatterMode.CLIP)
+
+    return gather
 
 
 _SCATTERS: dict[str, Callable[..., Any]] = {
@@ -169,17 +175,12 @@ _SCATTERS: dict[str, Callable[..., Any]] = {
 def _scatter(operation: Operation) -> Callable[..., Any]:
     if len(operation.results) != 1:
         operation.refuse(f"into {len(operation.results)} arrays at once")
-    said = operation.structure("scatter_dimension_numbers", _jax.hlo.ScatterDimensionNumbers)
-    numbers = lax.ScatterDimensionNumbers(
-        update_window_dims=tuple(said.update_window_dims),
-        inserted_window_dims=tuple(said.inserted_window_dims),
-        scatter_dims_to_operand_dims=tuple(said.scattered_dims_to_operand_dims),
-        operand_batching_dims=tuple(said.input_batching_dims),
-        scatter_indices_batching_dims=tuple(said.scatter_indices_batching_dims),
+    numbers, vectors = _dimensions(
+        operation, "scatter_dimension_numbers", _jax.hlo.ScatterDimensionNumbers, lax.ScatterDimensionNumbers
     )
-    vectors = said.index_vector_dim
     # This mode drops updates that lie outside, as the operation does, and adds nothing.
     options: dict[str, Any] = {
+        "dimension_numbers": numbers,
         "mode": lax.GatherScatterMode.FILL_OR_DROP,
         "indices_are_sorted": operation.boolean("indices_are_sorted", False),
         "unique_indices": operation.boolean("unique_indices", False),
@@ -188,20 +189,14 @@ def _scatter(operation: Operation) -> Callable[..., Any]:
     known = block.only_operation(in_order=True)
     if known in _SCATTERS or (block.results == block.parameters[1:] and not block.steps):
         scatter = _SCATTERS.get(known, lax.scatter)
-        return lambda x, indices, updates: scatter(x, _with_vectors_last(indices, vectors), updates, numbers, **options)
+        return lambda x, indices, updates: scatter(x, _with_vectors_last(indices, vectors), updates, **options)
     scalar = jax.ShapeDtypeStruct((), operation.results[0].dtype)
 
     def combining(x: Any, indices: Any, updates: Any) -> Any:
         combine = jax.make_jaxpr(lambda old, update: block((old, update))[0])(scalar, scalar)
-        return lax.scatter_p.bind(
-            x,
-            _with_vectors_last(indices, vectors),
-            updates,
-            dimension_numbers=numbers,
-            update_jaxpr=combine.jaxpr,
-            update_consts=tuple(map(np.asarray, combine.consts)),
-            **options,
-        )
+        consts = tuple(map(np.asarray, combine.consts))
+        indices = _with_vectors_last(indices, vectors)
+        return lax.scatter_p.bind(x, indices, updates, update_jaxpr=combine.jaxpr, update_consts=consts, **options)
 
     return combining
 
@@ -211,7 +206,7 @@ OPERATIONS: dict[str, Read] = {
     "stablehlo.concatenate": _concatenate,
     "stablehlo.constant": _constant,
     "stablehlo.dynamic_slice": _dynamic_slice,
-    "stablehlo.dynamic_update_slice": _dynamic_update_slice,
+    "stablehlo.dynamic_update_slice": lambda _: lax.dynamic_update_slice_p.bind,
     "stablehlo.gather": _gather,
     "stablehlo.iota": _iota,
     "stablehlo.pad": _pad,

@@ -23,7 +23,7 @@ from .reader import Many, ModuleFunction, Operation, Read
 def _composite(operation: Operation) -> Callable[..., Any] | Many | ModuleFunction:
     name = operation.text("name")
     operation.integer("version", 0)  # of the name's meaning; the function below is the meaning
-    function = operation.function(operation.symbol("decomposition"))
+    function = operation.function("decomposition")
     if not name.startswith("chlo."):
         if operation.has("composite_attributes"):
             operation.ignore("composite_attributes")  # the function has them in it

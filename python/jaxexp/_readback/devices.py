@@ -46,7 +46,7 @@ def _sharding_constraint(operation: Operation) -> Callable[..., Any] | None:
     if not operation.reader.is_partitioned:
         operation.ignore("sharding")
         return None
-    mesh, dimensions = operation.plain("sharding", lambda attribute: _sharding(operation, attribute))
+    mesh, dimensions = operation.read("sharding", lambda attribute: _sharding(operation, attribute))
     return _placed(operation, operation.mesh(mesh), dimensions)
 
 
@@ -105,9 +105,9 @@ def constraint(sharding: Any) -> Callable[[Any], Any]:
 
 
 def _manual_computation(operation: Operation) -> Many | Block:
-    axes, per_value = operation.plain("manual_axes", _names), _jax.sdy.TensorShardingPerValueAttr
+    axes, per_value = operation.read("manual_axes", _names), _jax.sdy.TensorShardingPerValueAttr
     before, after = (
-        operation.plain(name, lambda every: tuple(_sharding(operation, one) for one in per_value(every).shardings))
+        operation.read(name, lambda every: tuple(_sharding(operation, one) for one in per_value(every).shardings))
         for name in ("in_shardings", "out_shardings")
     )
     mesh, *others = {operation.mesh(sharding.mesh) for sharding in (*before, *after)} or {None}
@@ -264,7 +264,7 @@ def _reduction(operation: Operation) -> Callable[..., Any]:
 def _has_channel(operation: Operation) -> bool:
     if not operation.has("channel_handle"):
         return False
-    return operation.plain("channel_handle", lambda attribute: bool(_jax.hlo.ChannelHandle(attribute).handle > 0))
+    return operation.read("channel_handle", lambda attribute: bool(_jax.hlo.ChannelHandle(attribute).handle > 0))
 
 
 def _groups(operation: Operation, numbers_devices: bool) -> _Groups | None:
@@ -300,7 +300,7 @@ def _of_mesh_axes(operation: Operation) -> _Groups | None:
             operation.refuse("over parts of a mesh axis")
         return str(said.mesh).removeprefix("@"), tuple(axis.name for axis in axes)
 
-    name, axes = operation.plain("replica_groups", read)
+    name, axes = operation.read("replica_groups", read)
     mesh = operation.mesh(name)
     size = math.prod(mesh.shape[name] for name in axes)
     if size == 1:

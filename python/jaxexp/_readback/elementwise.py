@@ -16,23 +16,25 @@ from jaxexp import _jax
 from jaxexp._errors import UnsupportedError
 
 from .array_type import with_axis_in_front
-from .reader import Operation, Read
+from .reader import Operation, Read, place
 
-# Each function lowers to the operation of its name for the given kinds of numbers (see `Type.kind`). For other kinds,
-# JAX lowers to more than one operation, or does not have the function.
-_PLAIN: Mapping[str, tuple[Callable[..., Any], str]] = {
-    "abs": (lax.abs, "ifc"),
+_Functions = Mapping[str, tuple[Callable[..., Any], str]]
+
+
+def _namesakes(by_kinds: Mapping[str, str]) -> _Functions:
+    """Operations that have JAX's names, by the kinds of their numbers."""
+    return {name: (getattr(lax, name), kinds) for kinds, names in by_kinds.items() for name in names.split()}
+
+
+# Each function lowers to the operation of its name for the given kinds of numbers (see `ArrayType.kind`). For other
+# kinds, JAX lowers to more than one operation, or does not have the function.
+_PLAIN: _Functions = {
+    **_namesakes({"c": "imag real", "f": "ceil complex floor is_finite", "fc": "atan2", "ifc": "abs sign"}),
+    **_namesakes({"iu": "shift_left shift_right_arithmetic shift_right_logical", "iuf": "clamp"}),
     "add": (lax.add, "iufc"),
     "and": (lax.bitwise_and, "biu"),
-    "atan2": (lax.atan2, "fc"),
-    "ceil": (lax.ceil, "f"),
-    "clamp": (lax.clamp, "iuf"),
-    "complex": (lax.complex, "f"),
     "count_leading_zeros": (lax.clz, "iu"),
     "divide": (lax.div, "iufc"),
-    "floor": (lax.floor, "f"),
-    "imag": (lax.imag, "c"),
-    "is_finite": (lax.is_finite, "f"),
     "maximum": (lax.max, "biuf"),
     "minimum": (lax.min, "biuf"),
     "multiply": (lax.mul, "iufc"),
@@ -41,59 +43,30 @@ _PLAIN: Mapping[str, tuple[Callable[..., Any], str]] = {
     "or": (lax.bitwise_or, "biu"),
     "popcnt": (lax.population_count, "iu"),
     "power": (lax.pow, "fc"),
-    "real": (lax.real, "c"),
     "remainder": (lax.rem, "iuf"),
     "round_nearest_afz": (lambda x: lax.round(x, lax.RoundingMethod.AWAY_FROM_ZERO), "f"),
     "round_nearest_even": (lambda x: lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN), "f"),
     "select": (lambda which, on_true, on_false: lax.select_n(which, on_false, on_true), "biufc"),
-    "shift_left": (lax.shift_left, "iu"),
-    "shift_right_arithmetic": (lax.shift_right_arithmetic, "iu"),
-    "shift_right_logical": (lax.shift_right_logical, "iu"),
-    "sign": (lax.sign, "ifc"),
     "subtract": (lax.sub, "iufc"),
     "xor": (lax.bitwise_xor, "biu"),
 }
 
 # These may say how exact they must be.
-_WITH_ACCURACY: Mapping[str, tuple[Callable[..., Any], str]] = {
-    "cbrt": (lax.cbrt, "f"),
+_WITH_ACCURACY: _Functions = {
+    **_namesakes({"f": "cbrt", "fc": "log logistic rsqrt sqrt tan tanh"}),
     "cosine": (lax.cos, "fc"),
     "exponential": (lax.exp, "fc"),
     "exponential_minus_one": (lax.expm1, "fc"),
-    "log": (lax.log, "fc"),
     "log_plus_one": (lax.log1p, "fc"),
-    "logistic": (lax.logistic, "fc"),
-    "rsqrt": (lax.rsqrt, "fc"),
     "sine": (lax.sin, "fc"),
-    "sqrt": (lax.sqrt, "fc"),
-    "tan": (lax.tan, "fc"),
-    "tanh": (lax.tanh, "fc"),
 }
 
 # In artifacts these are composites, or custom calls; see `composites`.
-CHLO: Mapping[str, tuple[Callable[..., Any], str]] = {
-    "acos": (lax.acos, "fc"),
-    "acosh": (lax.acosh, "fc"),
-    "asin": (lax.asin, "fc"),
-    "asinh": (lax.asinh, "fc"),
-    "atan": (lax.atan, "fc"),
-    "atanh": (lax.atanh, "fc"),
-    "bessel_i1e": (lax.bessel_i1e, "f"),
-    "conj": (lax.conj, "c"),
-    "cosh": (lax.cosh, "fc"),
-    "digamma": (lax.digamma, "f"),
-    "erf": (lax.erf, "f"),
-    "erf_inv": (lax.erf_inv, "f"),
-    "erfc": (lax.erfc, "f"),
+CHLO: _Functions = {
+    **_namesakes({"c": "conj", "f": "bessel_i1e digamma erf erf_inv erfc lgamma polygamma zeta", "iu": "mulhi"}),
+    **_namesakes({"fc": "acos acosh asin asinh atan atanh cosh sinh tan", "iufc": "square"}),
     "is_inf": (lambda x: lax.eq(lax.abs(x), np.asarray(np.inf, x.dtype)), "f"),
-    "lgamma": (lax.lgamma, "f"),
-    "mulhi": (lax.mulhi, "iu"),
     "next_after": (lax.nextafter, "f"),
-    "polygamma": (lax.polygamma, "f"),
-    "sinh": (lax.sinh, "fc"),
-    "square": (lax.square, "iufc"),
-    "tan": (lax.tan, "fc"),
-    "zeta": (lax.zeta, "f"),
 }
 
 
@@ -230,17 +203,23 @@ def sign(operation: Operation) -> Callable[..., Any]:
 
 def bits(operation: Operation) -> Callable[..., Any]:
     """`bitcast_convert`, which refuses to be differentiated: for JAX, the derivative is 0."""
-    dtype, place = operation.results[0].dtype, operation.place
-    bitcast = jax.custom_jvp(lambda x: lax.bitcast_convert_type(x, dtype))
+    dtype, at = operation.results[0].dtype, place(operation.mlir.location)
+    return undifferentiable(
+        lambda x: lax.bitcast_convert_type(x, dtype),
+        f"stablehlo.bitcast_convert{at and f' at {at}'} takes the bits of a number apart, which has no "
+        "derivative. Let the producer keep the function around it as an operation of CHLO",
+    )
+
+
+def undifferentiable(function: Callable[..., Any], why: str) -> Callable[..., Any]:
+    """The function; differentiating it is an error."""
+    same = jax.custom_jvp(function)
 
     def refuse(primals: Any, tangents: Any) -> NoReturn:
-        raise UnsupportedError(
-            f"stablehlo.bitcast_convert{place and f' at {place}'} takes the bits of a number apart, which has no "
-            "derivative. Let the producer keep the function around it as an operation of CHLO"
-        )
+        raise UnsupportedError(why)
 
-    bitcast.defjvp(refuse)
-    return bitcast
+    same.defjvp(refuse)
+    return same
 
 
 def _with_zeros(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -242,7 +242,7 @@ def _raise(exported: ExportedData, in_avals: tuple[Any, ...], platform: str, dif
         table = DIFFERENTIABLE if differentiable else OPERATIONS
         reader = ModuleReader(module, table, index, partitioned=exported.nr_devices > 1)
         block = reader.main()
-        chosen = None if index is None else np.asarray(index, reader.type_of_number(block.parameters[0]).dtype)
+        chosen = None if index is None else np.asarray(index, reader.types[block.parameters[0]].dtype)
     placed = _placed(exported._in_named_shardings), _placed(exported._out_named_shardings)
     foreign = frozenset(reader.foreign)
     whole = jitted_block(block, exported.fun_name)
@@ -261,17 +261,11 @@ def raised(exported: ExportedData) -> Callable[..., Any]:
     """`Exported.raised`."""
     program = program_of(exported)
 
-    @jax.custom_jvp
-    def flat(*leaves: Any) -> Sequence[Any]:
-        return on_any_platform(program, leaves)
-
-    def refuse(primals: Any, tangents: Any) -> NoReturn:
-        raise UnsupportedError(
-            f"differentiating {exported.fun_name}.raised(): its derivatives would be wrong, because a module does not "
-            "keep stop_gradient and custom derivatives. Differentiate the function's call, which uses its stored VJPs"
-        )
-
-    flat.defjvp(refuse)
+    flat = elementwise.undifferentiable(
+        lambda *leaves: on_any_platform(program, leaves),
+        f"differentiating {exported.fun_name}.raised(): its derivatives would be wrong, because a module does not "
+        "keep stop_gradient and custom derivatives. Differentiate the function's call, which uses its stored VJPs",
+    )
     # On several devices, JAX places arrays only in a trace, if their meshes do not say which devices.
     run = flat if program.nr_devices == 1 else jitted(flat, exported.fun_name)
 

@@ -6,9 +6,10 @@ An operation is understood completely or refused: each of its attributes and reg
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -100,20 +101,15 @@ class Operation:
         self._regions_left = len(mlir.regions)
         self.name: str = mlir.name
         self.inputs = tuple(map(reader.number_of, mlir.operands))
-        self.operands = tuple(map(reader.type_of_number, self.inputs))
+        self.operands = tuple(reader.types[number] for number in self.inputs)
         self.results = tuple(map(reader.type_of, mlir.results))
         self.outputs = tuple(map(reader.number_of, mlir.results))
         self.said: dict[str, Any] = {}
         self.value: np.ndarray[Any, Any] | None = None
         self.looked_around = False
 
-    @property
-    def place(self) -> str:
-        """Where it comes from, in short; empty if the module does not say."""
-        return place(self.mlir.location)
-
-    def refuse(self, why: str = "") -> NoReturn:
-        raise RefusedError(self.name, why, self.place)
+    def refuse(self, why: str = "", error: BaseException | None = None) -> NoReturn:
+        raise RefusedError(self.name, why, place(self.mlir.location)) from error
 
     def check_kinds(self, kinds: str) -> None:
         """Refuses operands of other kinds, as `ArrayType.kind` names them."""
@@ -145,11 +141,6 @@ class Operation:
             self.refuse(f"without the attribute {name}")
         self._unread.discard(name)
 
-    def _read(self, name: str, default: T, read: Callable[[Any], T]) -> T:
-        value = self.structure(name, read) if name in self._unread or default is _REQUIRED else default
-        self.said[name] = value
-        return value
-
     def structure(self, name: str, read: Callable[[Any], T]) -> T:
         """An attribute as `read` makes it. Must not be kept if that is a class of MLIR's bindings, with named parts."""
         attribute = self.attribute(name)
@@ -158,35 +149,33 @@ class Operation:
         except RefusedError:  # which is a ValueError, too
             raise
         except (TypeError, ValueError, KeyError) as error:
-            raise RefusedError(self.name, f"whose {name} is not understood", self.place) from cause(error)
+            self.refuse(f"whose {name} is not understood", cause(error))
+
+    def read(self, name: str, read: Callable[[Any], T], default: T = _REQUIRED) -> T:
+        """An attribute as the plain data that `read` makes of it."""
+        value = self.structure(name, read) if name in self._unread or default is _REQUIRED else default
+        self.said[name] = value
+        return value
 
     def integer(self, name: str, default: int = _REQUIRED) -> int:
-        return self._read(name, default, lambda a: int(_jax.ir.IntegerAttr(a).value))
+        return self.read(name, lambda a: int(_jax.ir.IntegerAttr(a).value), default)
 
     def boolean(self, name: str, default: bool = _REQUIRED) -> bool:
-        return self._read(name, default, lambda a: bool(_jax.ir.BoolAttr(a).value))
+        return self.read(name, lambda a: bool(_jax.ir.BoolAttr(a).value), default)
 
-    def text(self, name: str, default: str = _REQUIRED) -> str:
-        return self._read(name, default, lambda a: str(_jax.ir.StringAttr(a).value))
-
-    def symbol(self, name: str) -> str:
-        """The name of a function of the module."""
-        required: str = _REQUIRED
-        return self._read(name, required, lambda a: str(_jax.ir.FlatSymbolRefAttr(a).value))
+    def text(self, name: str) -> str:
+        return self.read(name, lambda a: str(_jax.ir.StringAttr(a).value))
 
     def integers(self, name: str, default: tuple[int, ...] = _REQUIRED) -> tuple[int, ...]:
-        return self._read(name, default, lambda a: tuple(map(int, _jax.ir.DenseI64ArrayAttr(a))))
+        return self.read(name, lambda a: tuple(map(int, _jax.ir.DenseI64ArrayAttr(a))), default)
 
-    def booleans(self, name: str, default: tuple[bool, ...] = _REQUIRED) -> tuple[bool, ...]:
-        return self._read(name, default, lambda a: tuple(map(bool, _jax.ir.DenseBoolArrayAttr(a))))
+    def booleans(self, name: str, default: tuple[bool, ...]) -> tuple[bool, ...]:
+        return self.read(name, lambda a: tuple(map(bool, _jax.ir.DenseBoolArrayAttr(a))), default)
 
     def matrix(self, name: str, default: tuple[tuple[int, ...], ...] = _REQUIRED) -> tuple[tuple[int, ...], ...]:
         """Lists of integers, such as groups of devices."""
-
-        def read(attribute: Any) -> tuple[tuple[int, ...], ...]:
-            return tuple(tuple(map(int, row)) for row in np.array(_jax.ir.DenseIntElementsAttr(attribute)))
-
-        return self._read(name, default, read)
+        rows = lambda a: np.array(_jax.ir.DenseIntElementsAttr(a)).tolist()  # noqa: E731
+        return self.read(name, lambda a: tuple(map(tuple, rows(a))), default)
 
     def padding(self, dims: int) -> tuple[tuple[int, int], ...]:
         """The padding before and after each of so many dimensions."""
@@ -197,19 +186,14 @@ class Operation:
 
     def keyword(self, name: str, known: Mapping[str, T], default: T = _REQUIRED) -> T:
         """The word of an enumeration, looked up among the known ones."""
-        return self._read(name, default, lambda a: known[_word(a)])
+        return self.read(name, lambda a: known[_word(a)], default)
 
     def keywords(self, name: str, known: Mapping[str, T], default: tuple[T, ...]) -> tuple[T, ...]:
-        return self._read(name, default, lambda a: tuple(known[_word(entry)] for entry in _jax.ir.ArrayAttr(a)))
-
-    def plain(self, name: str, read: Callable[[Any], T]) -> T:
-        """An attribute as the plain data that `read` makes of it."""
-        required: T = _REQUIRED
-        return self._read(name, required, read)
+        return self.read(name, lambda a: tuple(known[_word(entry)] for entry in _jax.ir.ArrayAttr(a)), default)
 
     def values(self, name: str) -> dict[str, Any]:
         """A dictionary of plain values, as composites and custom calls have it; empty if it is missing."""
-        return self._read(name, {}, lambda a: {entry.name: _plain(entry.attr) for entry in _jax.ir.DictAttr(a)})
+        return self.read(name, lambda a: {entry.name: _plain(entry.attr) for entry in _jax.ir.DictAttr(a)}, {})
 
     # --- devices
 
@@ -256,8 +240,9 @@ class Operation:
         self.reader.manual = around
         return block
 
-    def function(self, name: str) -> ModuleFunction:
-        """A function of the module, for a call with the operands."""
+    def function(self, attribute: str) -> ModuleFunction:
+        """The function of the module that an attribute names, for a call with the operands."""
+        name = self.read(attribute, lambda a: str(_jax.ir.FlatSymbolRefAttr(a).value))
         return self._around.function(name, self.inputs)
 
     def is_iota(self, operand: int, dimension: int) -> bool:
@@ -313,22 +298,6 @@ def place(location: Any) -> str:
     return ", ".join(filter(None, (name, line)))
 
 
-class _Understood(NamedTuple):
-    """What an operation was read as. It holds for all operations with the same name, attributes and types.
-
-    Attributes:
-        run: what its steps run.
-        types: the types of its results.
-        said: what else it says.
-        value: its result, if that is a scalar constant.
-    """
-
-    run: Callable[..., Sequence[Any]]
-    types: tuple[ArrayType, ...]
-    said: Mapping[str, Any]
-    value: np.ndarray[Any, Any] | None
-
-
 class ModuleReader:
     """Reads the functions of one module.
 
@@ -351,9 +320,11 @@ class ModuleReader:
         self._mlir_functions: dict[str, Any] = {}
         self._functions: dict[str, dict[Any, ModuleFunction | None]] = {}
         self._numbers: dict[Any, int] = {}
-        self._types: list[ArrayType] = []
+        self.types: list[ArrayType] = []  # of values, by their numbers
         self._known_types: dict[Any, ArrayType] = {}
-        self._readings: dict[Any, _Understood] = {}
+        # What operations were read as, and their results if these are scalar constants. It holds for all operations
+        # with the same name, attributes and types.
+        self._readings: dict[Any, tuple[Step, np.ndarray[Any, Any] | None]] = {}
         self._turned: dict[Callable[..., Any], Callable[..., Any]] = {}
         # Values that are known to be the index of the platform.
         self._platform_values: dict[int, np.ndarray[Any, Any]] = {}
@@ -368,7 +339,9 @@ class ModuleReader:
             if name == "func.func":
                 self._mlir_functions[operation.attributes["sym_name"].value] = operation
             elif name == "sdy.mesh":
-                self._read_mesh(operation)
+                _check_attributes(operation.operation, _OF_MESHES)
+                if (mesh := of_operation(operation)) is not None:
+                    self.meshes[operation.attributes["sym_name"].value] = mesh
             else:
                 raise RefusedError(name, "at the top of the module")
 
@@ -385,25 +358,17 @@ class ModuleReader:
             )
         return block
 
-    def _read_mesh(self, operation: Any) -> None:
-        _check_attributes(operation.operation, _OF_MESHES)
-        if (mesh := of_operation(operation)) is not None:
-            self.meshes[operation.attributes["sym_name"].value] = mesh
-
     # --- values
 
     def number_of(self, value: Any) -> int:
         number = self._numbers.get(value)
-        return self._new_value(value) if number is None else number
-
-    def _new_value(self, value: Any) -> int:
-        number = self._numbers[value] = len(self._types)
-        self._types.append(self.type_of(value))
+        if number is None:
+            number = self._numbers[value] = self._fresh(self.type_of(value))
         return number
 
     def _fresh(self, type_: ArrayType) -> int:
-        self._types.append(type_)
-        return len(self._types) - 1
+        self.types.append(type_)
+        return len(self.types) - 1
 
     def type_of(self, value: Any) -> ArrayType:
         mlir = value.type
@@ -413,18 +378,12 @@ class ModuleReader:
             self.is_wide |= is_wide(known)
         return known
 
-    def type_of_number(self, number: int) -> ArrayType:
-        return self._types[number]
-
     # --- functions
 
     def function(self, name: str, operands: Sequence[int] = ()) -> ModuleFunction:
-        known = tuple(
-            (position, int(self._platform_values[number]))
-            for position, number in enumerate(operands)
-            if number in self._platform_values
-        )
-        return self._function(name, known)
+        """A function, for a call with these operands, some of which may be the platform's index."""
+        indices = enumerate(map(self._platform_values.get, operands))
+        return self._function(name, tuple((place, int(index)) for place, index in indices if index is not None))
 
     def _function(self, name: str, known: tuple[tuple[int, int], ...]) -> ModuleFunction:
         """A function; `known` has the parameters that are the platform's index."""
@@ -447,10 +406,14 @@ class ModuleReader:
     def _read_function(self, name: str, known: tuple[tuple[int, int], ...]) -> ModuleFunction:
         operation = self._mlir_functions[name]
         _check_attributes(operation.operation, _OF_FUNCTIONS)
-        for attributes in ("arg_attrs", "res_attrs"):
-            if attributes in operation.attributes:
-                for entry in _jax.ir.ArrayAttr(operation.attributes[attributes]):
-                    self._check_value(name, {attribute.name for attribute in _jax.ir.DictAttr(entry)})
+        # The main function's shardings are also in the signature.
+        shardings = ["sdy.sharding"] if name == "main" or not self.is_partitioned else []
+        shardings += [] if self.is_partitioned else ["mhlo.sharding"]
+        ends = [operation.attributes[key] for key in ("arg_attrs", "res_attrs") if key in operation.attributes]
+        for entry in itertools.chain(*ends):
+            for one in sorted(attribute.name for attribute in _jax.ir.DictAttr(entry)):
+                if not (_OF_VALUES.fullmatch(one) or one in shardings):
+                    raise RefusedError("func.func", f"@{name} with the attribute {one} of an argument or a result")
         blocks = list(operation.regions[0].blocks)
         if len(blocks) != 1:
             raise RefusedError("func.func", f"@{name} of {len(blocks)} blocks")
@@ -459,7 +422,7 @@ class ModuleReader:
         self._numbers = {}  # another reading of the same function gives its values other numbers
         for position, index in known:
             parameter = self.number_of(mlir.arguments[position])
-            value = np.asarray(index, self._types[parameter].dtype)
+            value = np.asarray(index, self.types[parameter].dtype)
             self.constants[parameter] = self._platform_values[parameter] = value
         block = self.block(mlir)
         self._numbers = around
@@ -468,14 +431,6 @@ class ModuleReader:
         # What a jax.shard_map runs has types that say more than shapes and dtypes.
         is_staged = len(block.steps) > _SHORT and self.manual is None
         return ModuleFunction(block, jitted_block(block, name, is_staged=is_staged), self._written_out - before)
-
-    def _check_value(self, name: str, attributes: set[str]) -> None:
-        for attribute in sorted(attributes):
-            sharding = attribute in ("sdy.sharding", "mhlo.sharding")
-            # The main function's shardings are also in the signature.
-            known = not self.is_partitioned or (name == "main" and attribute == "sdy.sharding")
-            if not (_OF_VALUES.fullmatch(attribute) or (sharding and known)):
-                raise RefusedError("func.func", f"@{name} with the attribute {attribute} of an argument or a result")
 
     # --- blocks
 
@@ -491,7 +446,7 @@ class ModuleReader:
         _check_attributes(terminator, _OF_ENDS)
         results = [self.number_of(value) for value in terminator.operands]
         steps = with_axis_indices(steps, results, self.constants, self.manual)
-        return Block.of(parameters, in_order(steps, results, self._types, self._turned), results)
+        return Block.of(parameters, in_order(steps, results, self.types, self._turned), results)
 
     def _read(self, mlir: Any, steps: list[Step]) -> None:
         name = mlir.name
@@ -500,7 +455,10 @@ class ModuleReader:
         inputs, outputs = tuple(map(self.number_of, mlir.operands)), tuple(map(self.number_of, mlir.results))
         key = self._key(mlir, name, inputs, outputs)
         reading = None if key is None else self._readings.get(key)
-        if reading is None:
+        if reading is not None:
+            step, value = reading
+            steps.append(Step(name, step.run, inputs, outputs, step.types, step.attributes))
+        else:
             operation = Operation(mlir, self)
             made = self._table[name](operation) if name in self._table else operation.refuse()
             operation.check_all_was_read()
@@ -509,20 +467,17 @@ class ModuleReader:
                 return
             if isinstance(made, ModuleFunction):
                 made = made.block if len(made.block.steps) <= _SMALL else Many(made.jitted)
+            value = operation.value
             if isinstance(made, Block):
                 self._insert(made, inputs[: len(made.parameters)], outputs, steps)
-                self._follow_platform(name, inputs, outputs)
-                return
-            if isinstance(made, Many):
-                inputs += made.captures
-                reading = _Understood(made.run, operation.results, operation.said, None)
             else:
-                reading = _Understood(_single(made), operation.results, operation.said, operation.value)
-            if key is not None and not operation.looked_around:
-                self._readings[key] = reading
-        if reading.value is not None:
-            self.constants[outputs[0]] = reading.value
-        steps.append(Step(name, reading.run, inputs, outputs, reading.types, reading.said))
+                many = made if isinstance(made, Many) else Many(_single(made))
+                step = Step(name, many.run, inputs + many.captures, outputs, operation.results, operation.said)
+                steps.append(step)
+                if key is not None and not operation.looked_around:
+                    self._readings[key] = step, value
+        if value is not None:
+            self.constants[outputs[0]] = value
         self._follow_platform(name, inputs, outputs)
 
     def _key(self, mlir: Any, name: str, inputs: Sequence[int], outputs: Sequence[int]) -> Any:
@@ -534,7 +489,7 @@ class ModuleReader:
             said = tuple(attributes.items()) if len(attributes) else ()
         except TypeError:  # MLIR's bindings have no class for complex constants
             return None
-        types = self._types  # each is made once
+        types = self.types  # each is made once
         return name, self.manual, said, tuple([id(types[i]) for i in inputs]), tuple([id(types[i]) for i in outputs])
 
     def _follow_platform(self, name: str, inputs: Sequence[int], outputs: Sequence[int]) -> None:
@@ -553,7 +508,7 @@ class ModuleReader:
             return
         if value is not None and value.ndim == 0 and value.dtype.kind == "i":
             number = outputs[0]
-            self.constants[number] = self._platform_values[number] = np.asarray(value, self._types[number].dtype)
+            self.constants[number] = self._platform_values[number] = np.asarray(value, self.types[number].dtype)
 
     def _insert(self, block: Block, arguments: Sequence[int], results: Sequence[int], steps: list[Step]) -> None:
         """Appends a copy of a block to the steps of another one."""
@@ -582,15 +537,12 @@ class ModuleReader:
         if aliases:
             inputs = tuple(renamed[inner] for inner, _ in aliases)
             outputs = tuple(outer for _, outer in aliases)
-            types = tuple(self._types[number] for number in outputs)
+            types = tuple(self.types[number] for number in outputs)
             steps.append(Step(ALIAS, lambda *values: values, inputs, outputs, types, {}))
 
 
 def _single(function: Callable[..., Any]) -> Callable[..., Sequence[Any]]:
-    def run(*arguments: Any) -> Sequence[Any]:
-        return (function(*arguments),)
-
-    return run
+    return lambda *arguments: (function(*arguments),)
 
 
 def _check_attributes(operation: Any, known: re.Pattern[str]) -> None:
