@@ -191,12 +191,6 @@ def _aliases(operation: Operation) -> dict[int, int] | None:
     return aliases or None
 
 
-OPERATIONS: dict[str, Read] = {
-    "chlo.top_k": lambda operation: _top_k(operation.integer("k"), operation.boolean("is_stable", True)),
-    "stablehlo.composite": _composite,
-    "stablehlo.custom_call": _custom_call,
-}
-
 # --- linear algebra ---------------------------------------------------------------------------------------------------
 # Products and convolutions; and transforms, decompositions and random bits that StableHLO has as operations.
 
@@ -302,15 +296,8 @@ def _triangular_solve(operation: Operation) -> Callable[..., Any]:
     return lambda a, b: lax.linalg.triangular_solve(a, b, **options)
 
 
-_ALGORITHMS = {
-    "DEFAULT": lax.RandomAlgorithm.RNG_DEFAULT,
-    "THREE_FRY": lax.RandomAlgorithm.RNG_THREE_FRY,
-    "PHILOX": lax.RandomAlgorithm.RNG_PHILOX,
-}
-
-
 def _rng_bit_generator(operation: Operation) -> Many:
-    algorithm = operation.keyword("rng_algorithm", _ALGORITHMS)
+    algorithm = operation.keyword("rng_algorithm", {one.name.removeprefix("RNG_"): one for one in lax.RandomAlgorithm})
     bits: Any = operation.results[1]
     before = operation.operands[0]
     if (tuple(before.shape), str(before.dtype)) not in (((4,), "uint32"), ((2,), "uint64")):
@@ -323,9 +310,12 @@ def _rng_bit_generator(operation: Operation) -> Many:
     return Many(jax.custom_batching.sequential_vmap(generate))
 
 
-LINEAR_ALGEBRA: dict[str, Read] = {
+OPERATIONS: dict[str, Read] = {
+    "chlo.top_k": lambda operation: _top_k(operation.integer("k"), operation.boolean("is_stable", True)),
     "stablehlo.cholesky": _cholesky,
+    "stablehlo.composite": _composite,
     "stablehlo.convolution": _convolution,
+    "stablehlo.custom_call": _custom_call,
     "stablehlo.dot_general": _dot_general,
     "stablehlo.fft": _fft,
     "stablehlo.rng_bit_generator": _rng_bit_generator,

@@ -134,15 +134,20 @@ def evaluated(closed: Any, errors: Any, arrays: Sequence[Any]) -> list[Any]:
         UnsupportedError: with each call written out, there are too many equations.
         Exception: whatever JAX raises for an equation.
     """
-    return _Widening(_Noise(errors)).closed(closed, arrays)
+    return _Evaluation(errors).closed(closed, arrays)
 
 
-class _Widening:
-    """Runs jaxprs, and enters calls and loops."""
+class _Evaluation:
+    """Runs jaxprs, and enters calls and loops.
 
-    def __init__(self, noise: _Noise) -> None:
-        self._noise = noise
-        self._count = 0
+    Attributes:
+        turn: what tells a turn of a loop from the others: a uint32, traced; None outside of loops.
+    """
+
+    def __init__(self, errors: Any) -> None:
+        self._errors = errors  # None for no errors
+        self.turn: Any = None
+        self._equations = self._draws = 0
         self._enter: dict[str, Callable[..., Sequence[Any]]] = {
             "cond": self._cond,
             "while": self._while,
@@ -166,8 +171,8 @@ class _Widening:
         return [value(atom) for atom in jaxpr.outvars]
 
     def _equation(self, equation: Any, operands: Sequence[Any]) -> Sequence[Any]:
-        self._count += 1
-        if self._count > MOST_EQUATIONS:
+        self._equations += 1
+        if self._equations > MOST_EQUATIONS:
             raise UnsupportedError(f"with each call written out, it has more than {MOST_EQUATIONS:,} equations")
         name, params = equation.primitive.name, equation.params
         if name in self._enter:
@@ -182,20 +187,26 @@ class _Widening:
             # An equation that JAX does not make of wide operands gets its own.
             with contextlib.suppress(Exception):
                 wide = _wide_params(name, params)
-                moved = self._noise.before(name, operands, before)
+                is_noisy = self._errors is not None
+                moved = list(map(self._moved, operands, before)) if is_noisy and name in _BACKWARD_STABLE else operands
                 results = _bound(equation.primitive, moved, wide)
-                return self._noise.after(equation, wide, operands, results, after)
-        own = [
+                return self._rounded(equation, wide, operands, results, after) if is_noisy else results
+        own = (
             x if dtype is None else lax.convert_element_type(x, dtype)
             for x, dtype in zip(operands, before, strict=True)
-        ]
-        return _bound(equation.primitive, own, params)
+        )
+        return _bound(equation.primitive, list(own), params)
+
+    def _start(self) -> Any:
+        """The first turn of a loop."""
+        self._draws += 1
+        return np.uint32(self._draws) if self.turn is None else self.turn + np.uint32(self._draws)
 
     def _turn(self, closed: Any, turn: Any, arrays: Sequence[Any]) -> tuple[Any, list[Any]]:
         """One turn of a loop; and what tells the next one from it."""
-        outer, self._noise.turn = self._noise.turn, turn
+        outer, self.turn = self.turn, turn
         results = self.closed(closed, arrays)
-        self._noise.turn = outer
+        self.turn = outer
         return turn * np.uint32(5) + np.uint32(12345), results
 
     def _cond(self, params: dict[str, Any], operands: Sequence[Any]) -> Sequence[Any]:
@@ -213,7 +224,7 @@ class _Widening:
         def turn(carry: Any) -> Any:
             return self._turn(params["body_jaxpr"], carry[0], [*body, *carry[1]])
 
-        return lax.while_loop(goes_on, turn, (self._noise.start(), list(operands[of_test + of_body :])))[1]
+        return lax.while_loop(goes_on, turn, (self._start(), list(operands[of_test + of_body :])))[1]
 
     def _scan(self, params: dict[str, Any], operands: Sequence[Any]) -> Sequence[Any]:
         if "num_consts" in params:
@@ -228,13 +239,71 @@ class _Widening:
 
         (_, last), every = lax.scan(
             turn,
-            (self._noise.start(), list(carried)),
+            (self._start(), list(carried)),
             list(each),
             length=params["length"],
             reverse=params["reverse"],
             unroll=params["unroll"],
         )
         return [*last, *every]
+
+    # --- rounding errors
+
+    def _rounded(
+        self, equation: Any, params: dict[str, Any], operands: Sequence[Any], results: Sequence[Any], dtypes: Any
+    ) -> Sequence[Any]:
+        """Results of an operation; of these dtypes, None for those that are not rounded."""
+        name = equation.primitive.name
+        if name in _EXACT or all(dtype is None for dtype in dtypes):
+            return results
+        if name == "convert_element_type" and _is_exact(equation):
+            return results
+        moved = [self._moved(x, dtype, name in _BY_PARTS) for x, dtype in zip(results, dtypes, strict=True)]
+        (x, *_), (dtype, *_) = results, dtypes
+        if terms := _terms(name, params, operands):
+            partial = _of_magnitudes(equation.primitive, params, operands)
+            unit = float(jnp.finfo(np.float32).eps / jnp.finfo(dtype).eps) if name in _IN_FLOAT32 else 1.0
+            of_sum = jnp.maximum(math.sqrt(terms) * jnp.abs(x), partial) * (unit / 4)
+            error = self._error(x, dtype) * jnp.maximum(jnp.abs(x), of_sum)
+            moved[0] = jnp.where(_fits(x, dtype) & _fits(partial, jnp.finfo(dtype).dtype), x, x + error)
+        elif name == "fft":
+            size = math.log2(max(2, math.prod(params["fft_lengths"]))) * jnp.sqrt(jnp.mean(jnp.abs(x) ** 2))
+            moved[0] = x + self._error(x, dtype) * size
+        elif name in _PRODUCTS:
+            axes = params["axes"] if "axes" in params else (params["axis"],)
+            terms = math.prod(np.shape(operands[0])[axis] for axis in axes)
+            moved[0] = x + (moved[0] - x) * max(1.0, math.sqrt(terms) / 4)
+        elif name in _MAY_FIT:
+            moved[0] = jnp.where(_fits(x, dtype), x, moved[0])
+        return moved
+
+    def _moved(self, x: Any, dtype: Any, by_parts: bool = False) -> Any:
+        """Numbers of a dtype with errors; as they are if it is None."""
+        if dtype is None:
+            return x
+        shape = np.shape(x)
+        if x.dtype.kind != "c":
+            return x * self._factor(shape, dtype)
+        if by_parts:
+            return lax.complex(*(part * self._factor(shape, dtype) for part in (lax.real(x), lax.imag(x))))
+        return x + x * self._error(x, dtype)
+
+    def _error(self, x: Any, dtype: Any) -> Any:
+        """Errors for numbers of a dtype, as parts of them."""
+        error = self._factor(np.shape(x), dtype) - 1
+        return lax.complex(error, self._factor(np.shape(x), dtype) - 1) if x.dtype.kind == "c" else error
+
+    def _factor(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Factors for numbers of a dtype."""
+        self._draws += 1
+        count, place = math.prod(shape), self._draws * 40503 % _PLACES
+        if self.turn is None:
+            found = lax.slice(self._errors, (place,), (place + count,))
+        else:
+            start = (self.turn + np.uint32(place)) % np.uint32(_PLACES)
+            found = lax.dynamic_slice(self._errors, (start,), (count,))
+        unit = float(jnp.finfo(dtype).eps / jnp.finfo(np.float32).eps)
+        return lax.reshape(found if unit == 1 else 1 + (found - 1) * unit, shape)
 
 
 def _wide_params(name: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -264,7 +333,7 @@ def _wide_param(key: str, value: Any) -> Any:
 def _wide_jaxpr(jaxpr: Any, constants: Sequence[Any]) -> Any:
     """What a reduction or a scatter does with two numbers, without rounding errors."""
     avals = [_wide_aval(variable.aval) for variable in jaxpr.invars]
-    return jax.make_jaxpr(lambda *arrays: _Widening(_Noise(None))._run(jaxpr, constants, arrays))(*avals)
+    return jax.make_jaxpr(lambda *arrays: _Evaluation(None)._run(jaxpr, constants, arrays))(*avals)
 
 
 def _narrow(aval: Any) -> Any:
@@ -292,7 +361,7 @@ def _bound(primitive: Any, operands: Sequence[Any], params: dict[str, Any]) -> S
     return found if primitive.multiple_results else (found,)
 
 
-# --- rounding errors
+# --- which operations round, and how much
 
 # Operations that only move or choose numbers, or whose results need no rounding.
 _EXACT = frozenset(
@@ -355,98 +424,6 @@ def _largest(jaxpr: Any) -> int:
     sizes = (math.prod(v.aval.shape) for e in jaxpr.eqns for v in (*e.invars, *e.outvars) if hasattr(v.aval, "shape"))
     inner = (_largest(one) for equation in jaxpr.eqns for one in _jax.jaxprs_in_params(equation.params))
     return max((*sizes, *inner), default=0)
-
-
-class _Noise:
-    """The errors of one evaluation.
-
-    Attributes:
-        turn: what tells a turn of a loop from the others: a uint32, traced; None outside of loops.
-    """
-
-    def __init__(self, table: Any) -> None:
-        self._table = table  # None for no errors
-        self.turn: Any = None
-        self._count = 0
-
-    def start(self) -> Any:
-        """The first turn of a loop."""
-        self._count += 1
-        return np.uint32(self._count) if self.turn is None else self.turn + np.uint32(self._count)
-
-    def before(self, name: str, operands: Sequence[Any], dtypes: Sequence[Any]) -> list[Any]:
-        """Operands of an operation; of these dtypes, None for those that are not rounded."""
-        if self._table is None or name not in _BACKWARD_STABLE:
-            return list(operands)
-        return [
-            x if dtype is None else self._moved(x, dtype, by_parts=False)
-            for x, dtype in zip(operands, dtypes, strict=True)
-        ]
-
-    def after(
-        self,
-        equation: Any,
-        params: dict[str, Any],
-        operands: Sequence[Any],
-        results: Sequence[Any],
-        dtypes: Sequence[Any],
-    ) -> list[Any]:
-        """Results of an operation; of these dtypes, None for those that are not rounded."""
-        name = equation.primitive.name
-        if (
-            self._table is None
-            or name in _EXACT
-            or all(dtype is None for dtype in dtypes)
-            or (name == "convert_element_type" and _is_exact(equation))
-        ):
-            return list(results)
-        moved = [
-            x if dtype is None else self._moved(x, dtype, by_parts=name in _BY_PARTS)
-            for x, dtype in zip(results, dtypes, strict=True)
-        ]
-        (x, *_), (dtype, *_) = results, dtypes
-        if terms := _terms(name, params, operands):
-            partial = _of_magnitudes(equation.primitive, params, operands)
-            unit = float(jnp.finfo(np.float32).eps / jnp.finfo(dtype).eps) if name in _IN_FLOAT32 else 1.0
-            of_sum = jnp.maximum(math.sqrt(terms) * jnp.abs(x), partial) * (unit / 4)
-            error = self._error(x, dtype) * jnp.maximum(jnp.abs(x), of_sum)
-            moved[0] = jnp.where(_fits(x, dtype) & _fits(partial, jnp.finfo(dtype).dtype), x, x + error)
-        elif name == "fft":
-            size = math.log2(max(2, math.prod(params["fft_lengths"]))) * jnp.sqrt(jnp.mean(jnp.abs(x) ** 2))
-            moved[0] = x + self._error(x, dtype) * size
-        elif name in _PRODUCTS:
-            axes = params["axes"] if "axes" in params else (params["axis"],)
-            terms = math.prod(np.shape(operands[0])[axis] for axis in axes)
-            moved[0] = x + (moved[0] - x) * max(1.0, math.sqrt(terms) / 4)
-        elif name in _MAY_FIT:
-            moved[0] = jnp.where(_fits(x, dtype), x, moved[0])
-        return moved
-
-    def _moved(self, x: Any, dtype: Any, *, by_parts: bool) -> Any:
-        """Numbers of a dtype with errors."""
-        shape = np.shape(x)
-        if x.dtype.kind != "c":
-            return x * self._factor(shape, dtype)
-        if by_parts:
-            return lax.complex(*(part * self._factor(shape, dtype) for part in (lax.real(x), lax.imag(x))))
-        return x + x * self._error(x, dtype)
-
-    def _error(self, x: Any, dtype: Any) -> Any:
-        """Errors for numbers of a dtype, as parts of them."""
-        error = self._factor(np.shape(x), dtype) - 1
-        return lax.complex(error, self._factor(np.shape(x), dtype) - 1) if x.dtype.kind == "c" else error
-
-    def _factor(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Factors for numbers of a dtype."""
-        self._count += 1
-        count, place = math.prod(shape), self._count * 40503 % _PLACES
-        if self.turn is None:
-            found = lax.slice(self._table, (place,), (place + count,))
-        else:
-            start = (self.turn + np.uint32(place)) % np.uint32(_PLACES)
-            found = lax.dynamic_slice(self._table, (start,), (count,))
-        unit = float(jnp.finfo(dtype).eps / jnp.finfo(np.float32).eps)
-        return lax.reshape(found if unit == 1 else 1 + (found - 1) * unit, shape)
 
 
 def _of_magnitudes(primitive: Any, params: dict[str, Any], operands: Sequence[Any]) -> Any:

@@ -227,13 +227,11 @@ def with_axis_indices(
             device, stride = made_from(divided, _DIVIDE)
             maker = makers.get(device)
             if maker is not None and maker.name == _NUMBER and (stride, size) in axes:
-                step = _index(axes[stride, size], step)
+                axis = axes[stride, size]
+                run = functools.partial(lambda axis: (lax.axis_index(axis),), axis)
+                step = Step(_INDEX, run, (), step.outputs, step.types, {"axis": axis})
         changed.append(step)
     return live(changed, results)[0]
-
-
-def _index(name: str, step: Step) -> Step:
-    return Step(_INDEX, lambda: (lax.axis_index(name),), (), step.outputs, step.types, {"axis": name})
 
 
 def makes_only(block: Block, axes: Collection[str]) -> bool:

@@ -72,7 +72,6 @@ OPERATIONS: dict[str, Read] = {
     **custom_calls.OPERATIONS,
     **devices.OPERATIONS,
     **elementwise.OPERATIONS,
-    **custom_calls.LINEAR_ALGEBRA,
     **reductions.OPERATIONS,
 }
 

@@ -427,7 +427,11 @@ def _lower(ctx: Any, *operands: Any, element: Element, levels: tuple[Level, ...]
             batch = raised(inner.avals_in, element, levels, tuple(ctx.module_context.platforms))
             return _jax.lower_as_function(batch)(inner, *operands)
     except RefusedError as refused:
-        _say_once(element.exported, refused)
+        said, text = data.kept(element.exported, "reasons_logged", lambda _: set[str]()), str(refused)
+        if text not in said:  # once for each function and reason
+            said.add(text)
+            name = shown(data.described(element.exported))
+            logger.warning("jax.vmap of %s is a loop, one call after the other: %s", name, text)
         return _jax.lower_as_function(each(element.bind, levels, _looped))(ctx, *operands)
 
 
@@ -440,7 +444,13 @@ def _raised(avals: Sequence[Any], element: Element, levels: tuple[Level, ...], p
     Raises:
         RefusedError: it cannot be raised, or JAX cannot map it.
     """
-    jitted = _named(each(_one(element, platforms), levels, mapped), element.exported.fun_name)
+    function = each(_one(element, platforms), levels, mapped)
+
+    def batch(*arrays: Any) -> Sequence[Any]:
+        return function(*arrays)
+
+    batch.__name__ = batch.__qualname__ = f"mapped_{element.exported.fun_name}"
+    jitted = jax.jit(batch)
     try:
         jitted.trace(*(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals))
     except ExportError:  # a RefusedError among them
@@ -448,14 +458,6 @@ def _raised(avals: Sequence[Any], element: Element, levels: tuple[Level, ...], p
     except Exception as error:  # JAX's errors for things that it cannot map have any type
         raise RefusedError("an operation", f"{type(error).__name__}: {error}") from cause(error)
     return jitted
-
-
-def _named(function: _Function, name: str) -> Any:
-    def batch(*arrays: Any) -> Sequence[Any]:
-        return function(*arrays)
-
-    batch.__name__ = batch.__qualname__ = f"mapped_{name}"
-    return jax.jit(batch)
 
 
 def _one(element: Element, platforms: Sequence[str]) -> _Function:
@@ -486,15 +488,6 @@ def _call_raised(exported: ExportedData, arrays: Sequence[Any], platforms: Seque
     return jax.lax.platform_dependent(*arrays, **choices)
 
 
-def _say_once(exported: ExportedData, refused: RefusedError) -> None:
-    """Logs why a function is mapped by a loop, once for each function and reason."""
-    said = data.kept(exported, "reasons_logged", lambda _: set[str]())
-    text = str(refused)
-    if text not in said:
-        said.add(text)
-        logger.warning("jax.vmap of %s is a loop, one call after the other: %s", shown(data.described(exported)), text)
-
-
 @contextlib.contextmanager
 def _without_meshes() -> Generator[None]:
     """A context in which no mesh of the caller is set."""
@@ -521,32 +514,26 @@ def _looped(call: _Function, level: Level, arrays: Sequence[Any]) -> list[Any]:
     # A loop runs over an axis that is not sharded.
     whole = [reshaped(array, array.shape, None, *partitions(array)[1:], mesh=mesh) for array in whole]
     types = jax.make_jaxpr(element)([jax.ShapeDtypeStruct(array.shape[1:], array.dtype) for array in whole]).out_avals
-    # A function may return 64-bit arrays although JAX is set to make 32-bit ones.
-    with jax.enable_x64(bool(jax.config.read("jax_enable_x64")) or any(map(is_wide, types))):
-        return _filled(element, level, whole, types)
-
-
-def _filled(element: _Function, level: Level, whole: list[Any], types: Sequence[Any]) -> list[Any]:
-    begun = [
-        jax.numpy.zeros(type_.shape, type_.dtype) if is_summed else _rows(level.size, whole, type_)
-        for type_, is_summed in zip(types, level.summed, strict=True)
-    ]
 
     def step(carry: list[Any], at: tuple[Any, list[Any]]) -> tuple[list[Any], list[Any]]:
         index, slices = at
-        carried: list[Any] = []
-        stacked: list[Any] = []
-        for before, result, is_summed in zip(carry, element(slices), level.summed, strict=True):
-            if is_summed:
-                carried.append(lax.add(before, result))
-            elif before is not None:
-                carried.append(lax.dynamic_update_index_in_dim(before, result, index, 0))
-            else:
-                carried.append(None)
-            stacked.append(result if before is None else None)
-        return carried, stacked
 
-    filled, stacked = lax.scan(step, begun, (jax.numpy.arange(level.size), whole))
+        def carried(before: Any, result: Any, is_summed: bool) -> Any:
+            if before is None or is_summed:
+                return None if before is None else lax.add(before, result)
+            return lax.dynamic_update_index_in_dim(before, result, index, 0)
+
+        results = element(slices)
+        stacked = [x if before is None else None for before, x in zip(carry, results, strict=True)]
+        return list(map(carried, carry, results, level.summed)), stacked
+
+    # A function may return 64-bit arrays although JAX is set to make 32-bit ones.
+    with jax.enable_x64(bool(jax.config.read("jax_enable_x64")) or any(map(is_wide, types))):
+        begun = [
+            jax.numpy.zeros(type_.shape, type_.dtype) if is_summed else _rows(level.size, whole, type_)
+            for type_, is_summed in zip(types, level.summed, strict=True)
+        ]
+        filled, stacked = lax.scan(step, begun, (jax.numpy.arange(level.size), whole))
     return [s if f is None else f for f, s in zip(filled, stacked, strict=True)]
 
 
