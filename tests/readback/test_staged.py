@@ -123,7 +123,7 @@ def test_functions_of_the_module(steps: list[str]) -> None:
     function = jax.jit(long)
     exported = loaded(lambda x, y: function(*function(x, y)), X, Y)
     found = jax.jit(exported.raised())(X, Y)
-    assert sorted(steps) == ["func.call", "stablehlo.multiply", "stablehlo.sine", "stablehlo.subtract"]
+    assert sorted(steps) == ["func.call"] * 2 + ["stablehlo.multiply", "stablehlo.sine", "stablehlo.subtract"]
     assert_same_bits(found, exported.call(X, Y))
     mapped = jax.vmap(exported.call)(np.stack([X, Y]), np.stack([Y, X]))
     for row, x, y in ((0, X, Y), (1, Y, X)):

@@ -35,11 +35,8 @@ class Dimension(NamedTuple):
     is_closed: bool
 
 
-class Sharding(NamedTuple):
-    """A sharding in a module: the name of a mesh, and how its axes divide an array."""
-
-    mesh: str
-    dimensions: tuple[Dimension, ...]
+# A sharding in a module: the name of a mesh, and how its axes divide an array.
+Sharding = tuple[str, tuple[Dimension, ...]]
 
 
 def _sharding_constraint(operation: Operation) -> Callable[..., Any] | None:
@@ -72,16 +69,13 @@ def _sharding(operation: Operation, attribute: Any) -> Sharding:
     sharding = _jax.sdy.TensorShardingAttr(attribute)
     if len(sharding.replicated_axes) or len(sharding.unreduced_axes):
         operation.refuse("with axes that are replicated or not reduced")
-    mesh = str(sharding.mesh_or_ref).removeprefix("@")
-    return Sharding(mesh, tuple(_dimension(operation, dimension) for dimension in sharding.dimension_shardings))
-
-
-def _dimension(operation: Operation, attribute: Any) -> Dimension:
-    sharding = _jax.sdy.DimensionShardingAttr(attribute)
-    axes = [_jax.sdy.AxisRefAttr(axis) for axis in sharding.axes]
-    if any(axis.sub_axis_info is not None for axis in axes) or sharding.priority is not None:
-        operation.refuse("over parts of a mesh axis, or with a priority")
-    return Dimension(tuple(axis.name for axis in axes), bool(sharding.is_closed))
+    dimensions = []
+    for dimension in map(_jax.sdy.DimensionShardingAttr, sharding.dimension_shardings):
+        axes = [_jax.sdy.AxisRefAttr(axis) for axis in dimension.axes]
+        if any(axis.sub_axis_info is not None for axis in axes) or dimension.priority is not None:
+            operation.refuse("over parts of a mesh axis, or with a priority")
+        dimensions.append(Dimension(tuple(axis.name for axis in axes), bool(dimension.is_closed)))
+    return str(sharding.mesh_or_ref).removeprefix("@"), tuple(dimensions)
 
 
 def constraint(sharding: Any) -> Callable[[Any], Any]:
@@ -110,7 +104,7 @@ def _manual_computation(operation: Operation) -> Many | Block:
         operation.read(name, lambda every: tuple(_sharding(operation, one) for one in per_value(every).shardings))
         for name in ("in_shardings", "out_shardings")
     )
-    mesh, *others = {operation.mesh(sharding.mesh) for sharding in (*before, *after)} or {None}
+    mesh, *others = {operation.mesh(name) for name, _ in (*before, *after)} or {None}
     if mesh is None or others:
         operation.refuse("whose arrays are not all on one mesh")
     block = operation.manual_region(0, mesh.update_axis_types(dict.fromkeys(axes, _jax.AxisType.Manual)))

@@ -245,8 +245,8 @@ def makes_only(block: Block, axes: Collection[str]) -> bool:
 # For JAX, tracing one operation takes as long as everything else about reading it, so steps that are alike are traced
 # once, and their equations are copied for the others.
 
-# For how many of the caller's meshes a function is kept.
-_MOST_MESHES = 8
+# For how many of the caller's meshes a function is kept; and how many steps are traced in no time.
+_MOST_MESHES, _SHORT = 8, 50
 
 
 def jitted(function: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -263,8 +263,8 @@ def jitted(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     return lambda *arguments: traced(_jax.mesh_in_context.value)(*arguments)
 
 
-def jitted_block(block: Block, name: str, *, is_staged: bool = True) -> Callable[..., Any]:
-    """A block without captures as a jitted function; staged where that is possible, which is worth it for long ones."""
+def jitted_block(block: Block, name: str) -> Callable[..., Any]:
+    """A block without captures as a jitted function; staged where that is possible, if it is long."""
     whole = jitted(lambda *arguments: block(arguments), name)
 
     def one_equation(*arguments: Any) -> Any:
@@ -275,7 +275,7 @@ def jitted_block(block: Block, name: str, *, is_staged: bool = True) -> Callable
         primitive, params = equation
         return primitive.bind(*arguments, **params)
 
-    return one_equation if is_staged else whole
+    return one_equation
 
 
 class _Equations(NamedTuple):
@@ -293,13 +293,13 @@ def staged(block: Block, avals: tuple[Any, ...], name: str, mesh: Any) -> tuple[
     The mesh is the one that the caller has set.
 
     Returns:
-        Its primitive and its parameters. None if types say more than shapes and dtypes: if they name meshes or are
-        weak, only a trace of each step tells what it makes.
+        Its primitive and its parameters. None if the block is short, or if types say more than shapes and dtypes: if
+        they name meshes or are weak, only a trace of each step tells what it makes.
 
     Raises:
         RefusedError: a step cannot be run.
     """
-    if any(aval != _jax.ShapedArray(aval.shape, aval.dtype) for aval in avals):
+    if len(block.steps) <= _SHORT or any(aval != _jax.ShapedArray(aval.shape, aval.dtype) for aval in avals):
         return None
     closed, each = _traced(block, avals)
     parameters = [_jax.Variable(aval) for aval in avals]

@@ -144,11 +144,10 @@ class Raised:
         kept = self.exported.module_kept_var_idx
         prefix = () if self.platform is None else (self.platform,)
         is_wide = self.is_wide or bool(jax.config.read("jax_enable_x64"))
-        # A `jax.shard_map` cannot have another mesh than the caller has set.
-        own: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
-        if self.has_shard_map:
-            own = jax.sharding.use_abstract_mesh(_jax.empty_abstract_mesh)
-        with jax.enable_x64(is_wide), own:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(jax.enable_x64(is_wide))
+            if self.has_shard_map:  # which cannot have another mesh than the caller has set
+                stack.enter_context(jax.sharding.use_abstract_mesh(_jax.empty_abstract_mesh))
             arguments = [_entering(self.placed[i](arrays[i]), self.in_avals[i]) for i in kept]
             results = run((*prefix, *arguments))
             left = [_leaving(result, aval) for result, aval in zip(results, self.out_avals, strict=True)]
@@ -243,8 +242,7 @@ def _raise(exported: ExportedData, in_avals: tuple[Any, ...], platform: str, dif
         block = reader.main()
         chosen = None if index is None else np.asarray(index, reader.types[block.parameters[0]].dtype)
     placed = _placed(exported._in_named_shardings), _placed(exported._out_named_shardings)
-    foreign = frozenset(reader.foreign)
-    whole = jitted_block(block, exported.fun_name)
+    whole, foreign = jitted_block(block, exported.fun_name), frozenset(reader.foreign)
     return Raised(exported, in_avals, out_avals, block, whole, chosen, *placed, reader.counts, foreign, reader.is_wide)
 
 
@@ -354,16 +352,10 @@ def on_any_platform(exported: ExportedData, leaves: Sequence[Any], *, differenti
 
 def _one_of(each: Mapping[str, Raised], exported: ExportedData, leaves: Sequence[Any]) -> Sequence[Any]:
     """The function that is raised for the platform for which it is lowered."""
-    first = each[exported.platforms[0]]
-    if foreign := sorted(set().union(*(function.foreign for function in each.values()))):
-        types = tuple((aval.shape, aval.dtype) for aval in first.out_avals)
-
-        def elsewhere(*_: Any) -> Sequence[Any]:
-            return elsewhere_p.bind(
-                types=types, name=exported.fun_name, platforms=exported.platforms, foreign=tuple(foreign)
-            )
-
-        return jax.lax.platform_dependent(*leaves, default=elsewhere, **each)
-    if len(each) > 1:
-        return jax.lax.platform_dependent(*leaves, default=first, **each)
-    return first(*leaves)
+    first, name, platforms = each[exported.platforms[0]], exported.fun_name, exported.platforms
+    foreign = tuple(sorted(set().union(*(function.foreign for function in each.values()))))
+    if not foreign and len(each) == 1:
+        return first(*leaves)
+    types = tuple((aval.shape, aval.dtype) for aval in first.out_avals)
+    refused = functools.partial(elsewhere_p.bind, types=types, name=name, platforms=platforms, foreign=foreign)
+    return jax.lax.platform_dependent(*leaves, default=(lambda *_: refused()) if foreign else first, **each)

@@ -43,9 +43,6 @@ _OF_VALUES = re.compile(
 # easier to find.
 _SMALL = 6
 
-# Functions with at most this many steps are traced in no time.
-_SHORT = 50
-
 # How many operations calls may add to those that are in the module, with each call written out. JAX and XLA follow
 # each call, so functions that call each other twice take 2**n steps to print or to lower.
 _MOST_WRITTEN_OUT = 2**20
@@ -428,9 +425,7 @@ class ModuleReader:
         self._numbers = around
         if block.captures:
             raise RefusedError("func.func", f"@{name}, which uses values of another function")
-        # What a jax.shard_map runs has types that say more than shapes and dtypes.
-        is_staged = len(block.steps) > _SHORT and self.manual is None
-        return ModuleFunction(block, jitted_block(block, name, is_staged=is_staged), self._written_out - before)
+        return ModuleFunction(block, jitted_block(block, name), self._written_out - before)
 
     # --- blocks
 

@@ -68,10 +68,14 @@ def traced(program: Any, shapes: Sequence[tuple[int, ...]], at: tuple[str, int] 
         ExportError: the shapes do not fit.
         UnsupportedError: it has too many operations; or the operation has no float64.
     """
-    program = _flat(program)
+    flat = lambda avals: jax.tree_util.tree_structure((0,) * len(avals))  # noqa: E731  (no class of a user's trees)
+    in_tree = jax.tree_util.tree_structure(((0,) * len(program.in_avals), {}))
+    program = dataclasses.replace(program, in_tree=in_tree, out_tree=flat(program.out_avals), _get_vjp=None)
     if _jax.any_symbolic(program.in_avals):
-        specs = tuple(map(_spec, shapes, program.in_avals))
-        program = specialize(program, specs, {})
+        is_key = lambda aval: _jax.issubdtype(aval.dtype, _jax.extended_dtype)  # noqa: E731
+        pairs = zip(shapes, program.in_avals, strict=False)
+        own = [(shape[: len(aval.shape)] if is_key(aval) else shape, aval.dtype) for shape, aval in pairs]
+        program = specialize(program, tuple(itertools.starmap(jax.ShapeDtypeStruct, own)), {})
     with _jax.make_ir_context() as context, _jax.ir.Location.unknown(context), jax.enable_x64(True):
         module = mlir.parse(program.mlir_module_serialized, context)
         tracer = _Tracer(module, described(program), at)
@@ -82,28 +86,13 @@ def traced(program: Any, shapes: Sequence[tuple[int, ...]], at: tuple[str, int] 
     function = dataclasses.replace(
         program,
         mlir_module_serialized=serialized,
-        out_tree=jax.tree_util.tree_structure((0,) * len(out_avals)),
+        out_tree=flat(out_avals),
         out_avals=out_avals,
         _out_named_shardings=(*program._out_named_shardings, None),
         out_shardings_hlo=(*program.out_shardings_hlo, None),
         _get_vjp=None,
     )
     return Traced(function, tuple(rows), bytes(program.mlir_module_serialized))
-
-
-def _spec(shape: tuple[int, ...], aval: Any) -> jax.ShapeDtypeStruct:
-    is_key = _jax.issubdtype(aval.dtype, _jax.extended_dtype)
-    return jax.ShapeDtypeStruct(shape[: len(aval.shape)] if is_key else shape, aval.dtype)
-
-
-def _flat(program: Any) -> Any:
-    """The function of flat arguments and results: so no class of a user's trees is needed."""
-    return dataclasses.replace(
-        program,
-        in_tree=jax.tree_util.tree_structure(((0,) * len(program.in_avals), {})),
-        out_tree=jax.tree_util.tree_structure((0,) * len(program.out_avals)),
-        _get_vjp=None,
-    )
 
 
 # --- the rows of a table, and which of them values are
@@ -551,9 +540,8 @@ def _return_more(block: Any, *values: Any) -> None:
 
 
 def _shardings(operation: Any, name: str) -> list[Any]:
-    return [
-        *map(_jax.sdy.TensorShardingAttr, _jax.sdy.TensorShardingPerValueAttr(operation.attributes[name]).shardings)
-    ]
+    every: Any = _jax.sdy.TensorShardingPerValueAttr(operation.attributes[name])
+    return list(map(_jax.sdy.TensorShardingAttr, every.shardings))
 
 
 def _alone(value: Any) -> Any:
