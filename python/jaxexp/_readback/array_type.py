@@ -88,8 +88,6 @@ def with_axis_in_front(arrays: Sequence[Any], dims: Sequence[int | None]) -> lis
     """Operands of a batching rule, all of them with the mapped axis in front, which is added where there is none."""
     size = next(array.shape[dim] for array, dim in zip(arrays, dims, strict=True) if dim is not None)
     return [
-        lax.broadcast(array, (size,))
-        if dim is None
-        else lax.transpose(array, (dim, *[axis for axis in range(array.ndim) if axis != dim]))
+        lax.broadcast(array, (size,)) if dim is None else jax.numpy.moveaxis(array, dim, 0)
         for array, dim in zip(arrays, dims, strict=True)
     ]

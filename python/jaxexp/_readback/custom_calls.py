@@ -25,8 +25,7 @@ def _composite(operation: Operation) -> Callable[..., Any] | Many | ModuleFuncti
     operation.integer("version", 0)  # of the name's meaning; the function below is the meaning
     function = operation.function("decomposition")
     if not name.startswith("chlo."):
-        if operation.has("composite_attributes"):
-            operation.ignore("composite_attributes")  # the function has them in it
+        operation.ignore("composite_attributes")  # the function has them in it
         return function
     attributes = operation.values("composite_attributes")
     return _by_name(operation, name.removeprefix("chlo."), attributes) or function
@@ -155,8 +154,7 @@ def _foreign_function(operation: Operation, target: str) -> Many:
     # These say how a call may be distributed over devices, not what it computes.
     if operation.values("mhlo.frontend_attributes").keys() - {"num_batch_dims"}:
         operation.refuse(f"of {target} with attributes for the compiler")
-    if operation.has("sdy.sharding_rule"):
-        operation.ignore("sdy.sharding_rule")
+    operation.ignore("sdy.sharding_rule")
     if operation.has("called_computations") and len(operation.attribute("called_computations")):
         operation.refuse(f"of {target}, which calls functions of the module")
     call = jax.ffi.ffi_call(

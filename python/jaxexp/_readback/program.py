@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -278,12 +278,8 @@ def jitted_block(block: Block, name: str) -> Callable[..., Any]:
     return one_equation
 
 
-class _Equations(NamedTuple):
-    """What a step became: variables and equations, and for each result a variable or a literal."""
-
-    inputs: Sequence[Any]
-    equations: Sequence[Any]
-    outputs: Sequence[Any]
+# What a step became: variables and equations, and for each result a variable or a literal.
+_Equations = tuple[Sequence[Any], Sequence[Any], Sequence[Any]]
 
 
 @_jax.cached_with_first()
@@ -319,14 +315,15 @@ def staged(block: Block, avals: tuple[Any, ...], name: str, mesh: Any) -> tuple[
 
 def _copied(of_step: _Equations, inputs: Sequence[Any], equations: list[Any]) -> Sequence[Any] | None:
     """Appends a step's equations for other inputs, and returns its results; None if the inputs have other types."""
-    renamed = dict(zip(of_step.inputs, inputs, strict=True))
-    if any(before.aval is not now.aval and before.aval != now.aval for before, now in renamed.items()):
+    before, those, results = of_step
+    renamed = dict(zip(before, inputs, strict=True))
+    if any(one.aval is not now.aval and one.aval != now.aval for one, now in renamed.items()):
         return None
-    for equation in of_step.equations:
+    for equation in those:
         made = [type(variable)(variable.aval) for variable in equation.outvars]
         equations.append(equation.replace(invars=[_renamed(v, renamed) for v in equation.invars], outvars=made))
         renamed.update(zip(equation.outvars, made, strict=True))
-    return [_renamed(v, renamed) for v in of_step.outputs]
+    return [_renamed(v, renamed) for v in results]
 
 
 def _renamed(atom: Any, renamed: Mapping[Any, Any]) -> Any:
@@ -350,11 +347,11 @@ def _traced(block: Block, avals: Sequence[Any]) -> tuple[Any, dict[Callable[...,
     closed: Any = jax.make_jaxpr(all_of_them)(*specs)
     inputs, outputs = iter(closed.jaxpr.invars), iter(closed.jaxpr.outvars)
     maker = {variable: index for index, equation in enumerate(closed.jaxpr.eqns) for variable in equation.outvars}
-    each = {}
+    each: dict[Callable[..., Any], _Equations] = {}
     for run, step in alike.items():
         own_inputs, own_outputs = list(islice(inputs, len(step.inputs))), list(islice(outputs, len(step.outputs)))
         equations = [closed.jaxpr.eqns[index] for index in sorted(_needed(own_outputs, closed.jaxpr.eqns, maker))]
-        each[run] = _Equations(own_inputs, equations, own_outputs)
+        each[run] = own_inputs, equations, own_outputs
     return closed, each
 
 

@@ -129,13 +129,13 @@ class Operation:
 
     def attribute(self, name: str) -> Any:
         """An attribute as MLIR has it."""
+        if name not in self._unread:
+            self.refuse(f"without the attribute {name}")
         self.ignore(name)
         return self.mlir.attributes[name]
 
     def ignore(self, name: str) -> None:
-        """Marks an attribute as understood without reading it."""
-        if name not in self._unread:
-            self.refuse(f"without the attribute {name}")
+        """Marks an attribute as understood without reading it, if it is there."""
         self._unread.discard(name)
 
     def structure(self, name: str, read: Callable[[Any], T]) -> T:
@@ -286,12 +286,9 @@ def _plain(attribute: Any) -> Any:
 
 def place(location: Any) -> str:
     """Where an operation comes from, in short: the name that JAX gave it, and the first line of source code."""
-    name = line = ""
-    for text, number in _PARTS_OF_PLACE.findall(str(location)):
-        if number and not line:
-            line = f"{text}:{number}"
-        elif not number and not name:
-            name = text
+    parts = _PARTS_OF_PLACE.findall(str(location))
+    name = next((text for text, number in parts if text and not number), "")
+    line = next((f"{text}:{number}" for text, number in parts if number), "")
     return ", ".join(filter(None, (name, line)))
 
 

@@ -305,14 +305,10 @@ _jax.fancy_primitive_batchers[mapped_p] = _batch_mapped
 # --- derivatives
 
 
-def _extended(levels: Sequence[Level], batched_like: Sequence[int], results: Sequence[int]) -> tuple[Level, ...]:
-    """Levels for more arguments, each mapped like an existing one, and for some of the results."""
+def _levels_of(levels: Sequence[Level], like: Sequence[int], results: Sequence[int]) -> tuple[Level, ...]:
+    """Levels for other arguments, each mapped like an existing one, and for some of the results."""
     return tuple(
-        dataclasses.replace(
-            level,
-            batched=(*level.batched, *(level.batched[i] for i in batched_like)),
-            summed=tuple(level.summed[i] for i in results),
-        )
+        Level(level.size, tuple(level.batched[i] for i in like), tuple(level.summed[i] for i in results), level.spmd)
         for level in levels
     )
 
@@ -328,8 +324,8 @@ def _jvp(
     wanted = [i for i, result in enumerate(element.results) if is_differentiable(element.exported.out_avals[result])]
     if moved and wanted:
         pushforward = Element(element.exported, tuple(moved), tuple(element.results[i] for i in wanted))
-        of_moved = (tangents[i] for i in moved)
-        pushed = mapped_p.bind(*primals, *of_moved, element=pushforward, levels=_extended(levels, moved, wanted))
+        over = _levels_of(levels, [*range(len(primals)), *moved], wanted)
+        pushed = mapped_p.bind(*primals, *(tangents[i] for i in moved), element=pushforward, levels=over)
         for i, tangent in zip(wanted, pushed, strict=True):
             out_tangents[i] = tangent
     return results, out_tangents
@@ -342,9 +338,8 @@ def _jvp_of_pushforward(
     n = len(element.exported.in_avals)
     results = mapped_p.bind(*primals, element=element, levels=levels)
     if moved and moved[0] >= n:  # only directions: it is linear in them
-        kept = [*range(n), *moved]
         linear = dataclasses.replace(element, wrt=tuple(element.wrt[i - n] for i in moved))
-        fewer = tuple(dataclasses.replace(level, batched=tuple(level.batched[i] for i in kept)) for level in levels)
+        fewer = _levels_of(levels, [*range(n), *moved], range(len(results)))
         return results, mapped_p.bind(*primals[:n], *(tangents[i] for i in moved), element=linear, levels=fewer)
 
     def pushed(*arrays: Any) -> Sequence[Any]:
@@ -356,7 +351,7 @@ def _jvp_of_pushforward(
         )
         return list(map(_instantiated, out))
 
-    over = _extended(levels, moved, range(len(element.results)))
+    over = _levels_of(levels, [*range(len(primals)), *moved], range(len(results)))
     return results, each(pushed, over, mapped)(*primals, *(tangents[i] for i in moved))
 
 
@@ -373,8 +368,8 @@ def _transpose(cotangents: Sequence[Any], *args: Any, element: Element, levels: 
         return _jax.primitive_transposes[call_exported_p](cotangents, *args, exported=exported)
     n = len(exported.in_avals)
     primals, tangents = args[:n], args[n:]
-    of_primals = [dataclasses.replace(level, batched=level.batched[:n]) for level in levels]
-    out_avals, _ = abstract_eval(*of_element(list(map(jax.typeof, primals)), of_primals), exported=exported)
+    of_primals = of_element(list(map(jax.typeof, primals)), _levels_of(levels, range(n), ()))
+    out_avals, _ = abstract_eval(*of_primals, exported=exported)
     known = {
         result: (cotangent, i)
         for i, (result, cotangent) in enumerate(zip(element.results, cotangents, strict=True))

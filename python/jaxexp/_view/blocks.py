@@ -498,17 +498,12 @@ def of_calls(chains: Sequence[tuple[SourceCall, ...]], longest: int) -> list[tup
 
 def filled(found: list[tuple[T, ...]]) -> list[tuple[T, ...]]:
     """Chains, with those that are not known as both neighbours have them."""
-    after: list[tuple[T, ...]] = [()] * len(found)
-    following: tuple[T, ...] = ()
-    for i in reversed(range(len(found))):
-        after[i] = following
-        following = found[i] or following
-    before: tuple[T, ...] = ()
-    filled = []
-    for one, next_ in zip(found, after, strict=True):
-        before = one or before
-        filled.append(one or common((before, next_)) or ())
-    return filled
+
+    def last_known(chains: Iterable[tuple[T, ...]]) -> list[tuple[T, ...]]:
+        return list(itertools.accumulate(chains, lambda before, one: one or before))
+
+    before, after = last_known(found), last_known(reversed(found))[::-1]
+    return [one or common(around) or () for one, *around in zip(found, before, after, strict=True)]
 
 
 def _continued(before: tuple[SourceCall, ...], chain: tuple[SourceCall, ...]) -> tuple[SourceCall, ...]:

@@ -151,7 +151,9 @@ def shardings(leaves: Sequence[CardLeaf]) -> list[Markup]:
     drawn: list[Markup] = []
     for (placement, _), leaf in list(first.items())[:_MOST_FIGURES]:
         svg = _drawn(leaf, placement)
-        copies = _copied(placement)
+        # Each device of these axes has a copy of the array.
+        used = set(itertools.chain.from_iterable(placement.spec))
+        copies = [f"{name!r} ({size})" for name, size in placement.axes if name not in used and size > 1]
         about = [f"Mesh({placement.mesh})"]
         about += [f"in {placement.memory}"] if placement.memory not in (None, "device") else []
         about += [f"copied over {', '.join(copies)}"] if copies else []
@@ -344,12 +346,6 @@ def _drawn(leaf: CardLeaf, placement: MeshPlacement) -> Markup | None:
     if down:
         parts.append(element("text", of_rows, x=left - 6, y=top + rows * height / 2 + 4, class_="end dim"))
     return _svg(left + columns * width + 2, top + rows * height + 2, parts, f"{leaf.type} as {placement}")
-
-
-def _copied(placement: MeshPlacement) -> list[str]:
-    """The axes of a mesh that do not divide an array: each of their devices has a copy of it."""
-    used = set(itertools.chain.from_iterable(placement.spec))
-    return [f"{name!r} ({size})" for name, size in placement.axes if name not in used and size > 1]
 
 
 def _devices(devices: Sequence[int]) -> str:

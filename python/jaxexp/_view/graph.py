@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from jaxexp._errors import ModuleError
 from jaxexp._kernel.artifact.operations import OF_ELEMENTS
 from jaxexp._kernel.artifact.words import cut
 
@@ -143,13 +144,8 @@ class _GraphReader:
         from jaxexp import _jax
         from jaxexp._kernel.module import mlir
 
-        self.module, self.blob, self.ir, self.token, self.items = (
-            module,
-            blob,
-            _jax.ir,
-            _jax.token_type(),
-            mlir.readable_items,
-        )
+        self.module, self.blob = module, blob
+        self.ir, self.token, self.items = _jax.ir, _jax.token_type(), mlir.readable_items
         self.texts = {"": 0}
         self.calls: dict[tuple[SourceCall, ...], int] = {(): 0}
         self.types: dict[Any, int] = {}
@@ -173,7 +169,13 @@ class _GraphReader:
             if dimensions := self._dimensions(found[name]):
                 made["d"] = dimensions
             functions[self.names[name]] = made
-        self._place(order)
+        # Each operation gets its name scope and its line, unless the text of the module has endless types.
+        places = _origins(self.module, self.blob) if self.only_arrays else None
+        for operation, one in order:
+            if places and operation in places:
+                place, calls = places[operation]
+                one[1], one[2] = self._number(place.scope), self._number(place.source)
+                one[8] = self.calls.setdefault(calls, len(self.calls))
         of_main = self._attributes_of_arguments(found["main"]) if "main" in found else []
         donated = tuple("tf.aliasing_output" in one or "jax.buffer_donor" in one for one in of_main)
         return Graph(tuple(self.texts), functions, donated, tuple(self.calls))
@@ -186,7 +188,10 @@ class _GraphReader:
             operation = view.operation
             name = operation.name
             operands = [numbers.get(operand, -1) for operand in operation.operands]
-            self._spend(len(operands) + len(operation.results))
+            self.values_left -= len(operands) + len(operation.results)
+            if self.values_left < 0:
+                most = f"at most {MOST_VALUES:,} operands and results to draw"
+                raise ModuleError("mlir_module_serialized", most, "more of them")
             if name in _TERMINATORS:
                 made["r"] = operands
                 continue
@@ -206,30 +211,21 @@ class _GraphReader:
     def _number(self, text: str) -> int:
         return numbered(text, self.texts)
 
-    def _spend(self, values: int) -> None:
-        from jaxexp._errors import ModuleError
-
-        self.values_left -= values
-        if self.values_left < 0:
-            raise ModuleError(
-                "mlir_module_serialized", f"at most {MOST_VALUES:,} operands and results to draw", "more of them"
-            )
-
     def _type(self, type_: Any) -> int:
-        if type_ not in self.types:
-            self.types[type_] = self._number(self._text_of_type(type_))
-        return self.types[type_]
-
-    def _text_of_type(self, type_: Any) -> str:
         """A type of arrays as JAX writes it. Other types can be nested so deeply that their texts are endless."""
+        if (known := self.types.get(type_)) is not None:
+            return known
         ir = self.ir
         if isinstance(type_, ir.RankedTensorType):
             dims = ("?" if type_.is_dynamic_dim(i) else str(type_.get_dim_size(i)) for i in range(type_.rank))
-            return f"{_element(ir, type_.element_type)}[{','.join(dims)}]"
-        if type_ == self.token:
-            return "token"
-        self.only_arrays = False
-        return "tuple" if isinstance(type_, ir.TupleType) else "another type"
+            text = f"{_element(ir, type_.element_type)}[{','.join(dims)}]"
+        elif type_ == self.token:
+            text = "token"
+        else:
+            self.only_arrays = False
+            text = "tuple" if isinstance(type_, ir.TupleType) else "another type"
+        number = self.types[type_] = self._number(text)
+        return number
 
     def _more(self, operation: Any, name: str) -> str:
         """The facts that distinguish an operation from others of its kind: its callee, its value, its attributes."""
@@ -263,15 +259,17 @@ class _GraphReader:
         return f"{splat.value:g}" if isinstance(splat, ir.FloatAttr) else str(ir.IntegerAttr(splat).value)
 
     def _attribute(self, attribute: Any) -> str:
-        if attribute not in self.attributes:
-            if isinstance(attribute, self.ir.StringAttr):
-                found = _text(attribute)[:LONGEST]
-            elif isinstance(attribute, (self.ir.DenseElementsAttr, self.ir.TypeAttr)):
-                found = ""
-            else:
-                found = _tidy(str(attribute)[: 4 * LONGEST])
-            self.attributes[attribute] = found
-        return self.attributes[attribute]
+        if (known := self.attributes.get(attribute)) is not None:
+            return known
+        found = ""
+        if isinstance(attribute, self.ir.StringAttr):
+            found = _text(attribute)[:LONGEST]
+        elif not isinstance(attribute, (self.ir.DenseElementsAttr, self.ir.TypeAttr)):
+            # With as little MLIR syntax as is needed to understand it.
+            text = _ARRAY.sub(r"[\1]", str(attribute)[: 4 * LONGEST])
+            found = _DIALECT.sub("", _WHOLE.sub(r"\1", text))
+        self.attributes[attribute] = found
+        return found
 
     def _dimensions(self, function: Any) -> list[tuple[int, int]]:
         """The arguments that are the same in the whole module: dimension variables, and the platform."""
@@ -284,19 +282,6 @@ class _GraphReader:
     def _attributes_of_arguments(self, function: Any) -> list[Any]:
         attributes = function.attributes
         return [*map(self.ir.DictAttr, self.ir.ArrayAttr(attributes["arg_attrs"]))] if "arg_attrs" in attributes else []
-
-    def _place(self, order: list[tuple[Any, list[Any]]]) -> None:
-        """Adds its name scope and its line to each operation."""
-        if not self.only_arrays:  # the text of a module has all types in full
-            return
-        found = _origins(self.module, self.blob)
-        if found is None:
-            return
-        for operation, one in order:
-            if operation in found:
-                place, calls = found[operation]
-                one[1], one[2] = self._number(place.scope), self._number(place.source)
-                one[8] = self.calls.setdefault(calls, len(self.calls))
 
 
 def _different(names: Iterable[str]) -> dict[str, str]:
@@ -326,12 +311,6 @@ _CALLED = {
     "stablehlo.custom_call": "call_target_name",
     "stablehlo.composite": "name",
 }
-
-
-def _tidy(text: str) -> str:
-    """The text of an attribute with as little MLIR syntax as is needed to understand it."""
-    text = _WHOLE.sub(r"\1", _ARRAY.sub(r"[\1]", text))
-    return _DIALECT.sub("", text)
 
 
 _ARRAY = re.compile(r"array<\w+(?:: )?([^<>]*)>")

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from jaxexp._errors import ExportError
 from jaxexp._kernel.artifact.chain import chain
 from jaxexp._kernel.artifact.inspection import shown_node
 from jaxexp._kernel.artifact.words import cut
@@ -111,7 +112,10 @@ def side(where: str, artifact: Artifact, found: Inspection, readers: Readers, ch
                 "artifact together, so they are only counted."
             )
         else:
-            graphs.append(_graph(errors[order].module if order in errors else link.module()))
+            try:
+                graphs.append(graph.read(errors[order].module if order in errors else link.module()))
+            except ExportError as error:
+                graphs.append(f"It is not drawn: {cut(str(error), 400)}")
             left -= count
     first = graphs[0]
     donated = first.donated if isinstance(first, Graph) else ()
@@ -119,29 +123,13 @@ def side(where: str, artifact: Artifact, found: Inspection, readers: Readers, ch
     return Side(cut(where), found, facts, tuple(graphs), tuple(kept), readers, check)
 
 
-def _graph(module: bytes | memoryview) -> Graph | str:
-    from jaxexp._errors import ExportError
-
-    try:
-        return graph.read(module)
-    except ExportError as error:
-        return f"It is not drawn: {cut(str(error), 400)}"
-
-
-class Module(NamedTuple):
-    """A module of a page: that of a function, or of its VJP of some order. The label also tells two artifacts apart."""
-
-    side: Side
-    order: int
-    name: str
-    label: str
-
-
-def modules(sides: Sequence[Side]) -> list[Module]:
-    """All modules of a page."""
+def modules(sides: Sequence[Side]) -> list[tuple[Side, int, str, str]]:
+    """All modules of a page, those of functions and their VJPs: the order, a name, and a label that also tells two
+    artifacts apart.
+    """
     found = []
-    for number, one in enumerate(sides):
+    for one, prefix in zip(sides, ("",) if len(sides) == 1 else ("old: ", "new: "), strict=True):
         for order in range(len(one.graphs)):
             name = f"VJP {order}" if order else one.facts.name
-            found.append(Module(one, order, name, name if len(sides) == 1 else f"{('old', 'new')[number]}: {name}"))
+            found.append((one, order, name, f"{prefix}{name}"))
     return found[:_MOST_MODULES]
