@@ -1,4 +1,7 @@
-"""Options that several commands have, and what they mean."""
+"""What commands are made of: their arguments and options, those that several have, and what these mean.
+
+A command is a function whose defaults declare arguments and options. Its docstring is the help, up to `Example:`.
+"""
 
 from __future__ import annotations
 
@@ -6,48 +9,109 @@ import contextlib
 import dataclasses
 import functools
 import importlib
+import inspect
 import itertools
 import json
 import os
 import re
 import sys
-from collections.abc import Callable, Generator, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import click
 
-from jaxexp._errors import WorkerError
+from jaxexp._errors import ExportError, WorkerError
 
-from . import inputs
+from . import completing, inputs
 from .page import progress
 
 if TYPE_CHECKING:
     from jaxexp._fleet.engine.engine import Means, Unusable, Workers
     from jaxexp._fleet.passes.given import Place
-    from jaxexp._fleet.places.folders import Folders
     from jaxexp._kernel.artifact.cases import Tolerance
+
+File = str  # in an annotation of a command: its values are completed as paths
+
+
+def argument(shown: str, **settings: Any) -> Any:
+    """Declares an argument as help shows it: "FILE", "FILE..." for several, "[FILE]" if it may be missing. Settings
+    are those of `click.Argument`."""
+
+    def declared(name: str, annotation: str) -> click.Parameter:
+        several = -1 if shown.endswith("...") else 1
+        known: dict[str, Any] = {"nargs": several, "required": not shown.startswith("["), **_of_type(annotation)}
+        return click.Argument([name], metavar=shown, **{**known, **settings})
+
+    return declared
+
+
+def option(shown: str, help: str, **settings: Any) -> Any:
+    """Declares an option as help shows it, as in "-o, --output OUT". The annotation says what it is: a flag for `bool`,
+    a number that is not negative for `int`, and one that may be repeated for `tuple`. Settings are those of
+    `click.Option`."""
+
+    def declared(name: str, annotation: str) -> click.Parameter:
+        names = [word.rstrip(",") for word in shown.split() if word.startswith("-")]
+        known: dict[str, Any] = {"is_flag": annotation == "bool" or None, "multiple": annotation.startswith("tuple")}
+        last = shown.split()[-1]
+        known["metavar"] = None if last.startswith("-") else last
+        return click.Option([*names, name], help=help, **{**known, **_of_type(annotation), **settings})
+
+    return declared
+
+
+def _of_type(annotation: str) -> dict[str, Any]:
+    if annotation.startswith("int"):
+        return {"type": click.IntRange(0)} | ({"default": 0} if annotation == "int" else {})
+    return {"type": click.Path()} if "File" in annotation else {}
+
+
+class _Several(NamedTuple):
+    """Declares one argument that is made of several options, which the defaults of `make` declare."""
+
+    make: Callable[..., Any]
+
+
+def command(
+    short_help: str, *more: click.Parameter, cls: type[click.Command] | None = None, **settings: Any
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """Makes a command of a function. `more` are options whose values it does not get; settings are those of
+    `click.Command`."""
+
+    def made(function: Callable[..., Any]) -> click.Command:
+        text, _, example = inspect.cleandoc(function.__doc__ or "").partition("\n\nExample:\n")
+        settings.update(short_help=short_help, help=text, epilog=f"\b\nExample:\n{example}")
+        params = [*_parameters(function), *more]
+        return (cls or _Command)(function.__name__, callback=function, params=params, **settings)
+
+    return made
+
+
+def _parameters(function: Callable[..., Any]) -> Iterator[click.Parameter]:
+    for name, one in inspect.signature(function).parameters.items():
+        if isinstance(one.default, _Several):
+            yield from _parameters(one.default.make)
+        else:
+            yield one.default(name, one.annotation)
+
+
+class _Command(click.Command):
+    def invoke(self, ctx: click.Context) -> Any:
+        for name, one in inspect.signature(cast("Callable[..., Any]", self.callback)).parameters.items():
+            if isinstance(one.default, _Several):
+                make = one.default.make
+                ctx.params[name] = make(**{part: ctx.params.pop(part) for part in inspect.signature(make).parameters})
+        return super().invoke(ctx)
+
+
+FILE = argument("FILE", type=completing.Artifact())
+FILES = argument("FILE...", type=completing.Artifact())
+
 
 _FORM = "'NAME: VALUE', or @FILE with such lines"
 # These protocols share one file system in fsspec, which uses what is set for either; the last one counts.
 _PROTOCOLS = ("http", "https")
-
-
-def headers(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The option `--header`, for a command that reads URLs: headers, such as a token, that HTTP servers get with every
-    request, as in curl. No message shows any of the text, which may be a secret. If the server redirects to another
-    one, which gets no headers, that is an error.
-    """
-    decorated: Callable[..., Any] = click.option(
-        "--header",
-        multiple=True,
-        metavar="HEADER",
-        expose_value=False,
-        callback=_take_headers,
-        help="A header for each request for an http URL: 'NAME: VALUE', @FILE for a file with such lines, or @- for "
-        "stdin. Other users of this machine can see a command line, so use @FILE or @- for secrets.",
-    )(command)
-    return decorated
 
 
 def _take_headers(ctx: click.Context, _: click.Parameter, given: tuple[str, ...]) -> None:
@@ -66,24 +130,23 @@ def _take_headers(ctx: click.Context, _: click.Parameter, given: tuple[str, ...]
     known = merged.get("headers")
     others = {k: v for k, v in known.items() if k.lower() not in said} if isinstance(known, dict) else {}
     merged["headers"] = {**others, **given_headers}
-    for protocol in _PROTOCOLS:
-        _set(ctx, config.conf, protocol, merged)
-        # Where fsspec looks for them when a process starts.
-        _set(ctx, os.environ, f"FSSPEC_{protocol.upper()}", json.dumps(merged))
+    ctx.with_resource(_set(config.conf, dict.fromkeys(_PROTOCOLS, merged)))
+    # Where fsspec looks for them when a process starts.
+    environment = {f"FSSPEC_{protocol.upper()}": json.dumps(merged) for protocol in _PROTOCOLS}
+    ctx.with_resource(_set(os.environ, environment))
 
 
-def _set(ctx: click.Context, known: MutableMapping[str, Any], name: str, value: Any) -> None:
-    """Changes a value until the command ends."""
-    before = known.get(name)
-
-    def restore() -> None:
-        if before is None:
+@contextlib.contextmanager
+def _set(known: MutableMapping[str, Any], values: Mapping[str, Any]) -> Generator[None]:
+    """Changes values until the block ends."""
+    before = {name: known[name] for name in values if name in known}
+    known.update(values)
+    try:
+        yield
+    finally:
+        for name in values:
             known.pop(name, None)
-        else:
-            known[name] = before
-
-    ctx.call_on_close(restore)
-    known[name] = value
+        known.update(before)
 
 
 def _headers(text: str) -> list[tuple[str, str]]:
@@ -91,11 +154,8 @@ def _headers(text: str) -> list[tuple[str, str]]:
     if not text.startswith("@"):
         return [_header(text, "--header")]
     try:
-        if text == "@-":
-            lines = sys.stdin.read().splitlines()
-        else:
-            with open(text[1:], encoding="utf-8") as file:
-                lines = file.read().splitlines()
+        with click.open_file(text[1:], encoding="utf-8") as file:
+            lines = file.read().splitlines()
     except OSError as error:
         raise click.UsageError(f"--header {text}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -115,37 +175,15 @@ def _header(text: str, where: str) -> tuple[str, str]:
     return name, value.strip()
 
 
-_KEY = "jaxexp.imports"
-
-
-def imports(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The option `--import`, for a command that decodes the trees of artifacts: modules that it and its workers import
-    first, because these register types."""
-    decorate = click.option(
-        "--import",
-        multiple=True,
-        metavar="MODULE",
-        expose_value=False,
-        callback=_take_imports,
-        help="Import this module first, for the classes in the trees that it has or registers. As with `python -m`, "
-        "it may be in the current folder. May be repeated.",
-    )
-    decorated: Callable[..., Any] = decorate(command)
-    return decorated
-
-
-def imported() -> tuple[str, ...]:
-    """The modules that the running command has imported."""
-    context = click.get_current_context(silent=True)
-    return () if context is None else context.meta.get(_KEY, ())
-
-
-def _take_imports(ctx: click.Context, _: click.Parameter, given: tuple[str, ...]) -> None:
-    if not given or ctx.resilient_parsing:
-        return
-    for name in given:
-        import_module("--import", name)
-    ctx.meta[_KEY] = given
+# For commands that read URLs: headers, such as a token, that HTTP servers get with every request, as in curl. No
+# message shows any of the text, which may be a secret. A redirect to another server, which gets none, is an error.
+HEADERS: click.Parameter = option(
+    "--header HEADER",
+    "A header for each request for an http URL: 'NAME: VALUE', @FILE for a file with such lines, or @- for "
+    "stdin. Other users of this machine can see a command line, so use @FILE or @- for secrets.",
+    expose_value=False,
+    callback=_take_headers,
+)("header", "tuple[str, ...]")
 
 
 def import_module(option: str, name: str) -> ModuleType:
@@ -172,55 +210,76 @@ def import_module(option: str, name: str) -> ModuleType:
         raise click.ClickException(f"{option} {name}: {type(error).__name__}: {error}") from error
 
 
+_KEY = "jaxexp.imports"
+
+
+def _take_imports(ctx: click.Context, _: click.Parameter, given: tuple[str, ...]) -> None:
+    if not ctx.resilient_parsing:
+        for name in given:
+            import_module("--import", name)
+        ctx.meta[_KEY] = given
+
+
+# For commands that decode the trees of artifacts: modules that they and their workers import first, because these
+# register types.
+IMPORTS: click.Parameter = option(
+    "--import MODULE",
+    "Import this module first, for the classes in the trees that it has or registers. As with `python -m`, "
+    "it may be in the current folder. May be repeated.",
+    expose_value=False,
+    callback=_take_imports,
+)("import", "tuple[str, ...]")
+
+
+def imported() -> tuple[str, ...]:
+    """The modules that the running command has imported."""
+    context = click.get_current_context(silent=True)
+    return () if context is None else context.meta.get(_KEY, ())
+
+
 # Sizes by the names of dimensions.
 Sizes = dict[str, int]
 
 
-def size(text: str, form: str = "DIMENSION=SIZE") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The option `--size`, with this help: sizes for the symbolic dimensions of a function. Its argument is `sized`."""
-    decorated: Callable[..., Any] = click.option("--size", "sized", multiple=True, metavar=form, help=text)
-    return decorated
+def size(of: str = "With --random") -> Any:
+    """The option for `parsed_sizes`: sizes for the symbolic dimensions of a function."""
+    text = f"{of}, the size of a symbolic dimension, as in batch=4; once for each dimension."
+    return option("--size DIMENSION=SIZE", text)
 
 
-def sizes(done: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def sizes(done: str) -> Any:
     """The option for `combinations`; `done` says what is done with them."""
-    return size(
+    return option(
+        "--size DIMENSION=SIZE[,SIZE...]",
         "The sizes of a symbolic dimension, as in batch=1,8; once for each dimension. For several dimensions, all "
         f"combinations are {done}.",
-        "DIMENSION=SIZE[,SIZE...]",
     )
 
 
 def parsed_sizes(given: Iterable[str]) -> Sizes:
     """One size for each dimension that is named."""
-    found: Sizes = {}
-    for text in given:
-        name, sizes = _parsed_size(text, found)
-        if len(sizes) > 1:
-            raise click.UsageError(f"--size {text!r} is not DIMENSION=SIZE, as in batch=4")
-        found[name] = sizes[0]
-    return found
+    return {name: size for name, (size,) in _parsed(given, several=False).items()}
 
 
 def combinations(given: Iterable[str]) -> list[Sizes]:
     """Every combination of the sizes that the dimensions have, in order; one without sizes if there are none."""
-    found: dict[str, list[int]] = {}
-    for text in given:
-        name, sizes = _parsed_size(text, found)
-        found[name] = sizes
+    found = _parsed(given, several=True)
     return [dict(zip(found, chosen, strict=True)) for chosen in itertools.product(*found.values())]
 
 
-def _parsed_size(text: str, before: Mapping[str, Any]) -> tuple[str, list[int]]:
-    found = re.fullmatch(r"\s*(\w+)\s*=\s*([0-9]{1,18}(?:\s*,\s*[0-9]{1,18})*)\s*", text)
-    if found is None:
-        raise click.UsageError(f"--size {text!r} is not DIMENSION=SIZE, as in batch=4")
-    name, sizes = found[1], [int(size) for size in found[2].split(",")]
-    if name in before:
-        raise click.UsageError(f"--size gives {name} twice")
-    if len(set(sizes)) < len(sizes):
-        raise click.UsageError(f"--size {text!r} has a size twice")
-    return name, sizes
+def _parsed(given: Iterable[str], *, several: bool) -> dict[str, list[int]]:
+    parsed: dict[str, list[int]] = {}
+    for text in given:
+        found = re.fullmatch(r"\s*(\w+)\s*=\s*([0-9]{1,18}(?:\s*,\s*[0-9]{1,18})*)\s*", text)
+        if found is None or ("," in text and not several):
+            raise click.UsageError(f"--size {text!r} is not DIMENSION=SIZE, as in batch=4")
+        name, sizes = found[1], [int(size) for size in found[2].split(",")]
+        if name in parsed:
+            raise click.UsageError(f"--size gives {name} twice")
+        if len(set(sizes)) < len(sizes):
+            raise click.UsageError(f"--size {text!r} has a size twice")
+        parsed[name] = sizes
+    return parsed
 
 
 def check_sizes(file: str, names: Sequence[str], sizes: Iterable[str], why: str, instead: str = "") -> None:
@@ -252,10 +311,10 @@ def shown_sizes(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{name}={size}" for name, size in sizes.items())
 
 
-def tolerance(help: str, *words: str) -> Callable[..., Any]:
-    """The option `--tolerance` with this help, which also takes some words; it makes an argument, `tolerance`."""
+def tolerance(help: str, *words: str) -> Any:
+    """The option for a tolerance with this help, which also takes some words."""
     metavar = "|".join(("RELATIVE[,ABSOLUTE]", *words))
-    return click.option("--tolerance", metavar=metavar, callback=functools.partial(_parsed_tolerance, words), help=help)
+    return option(f"--tolerance {metavar}", help, callback=functools.partial(_parsed_tolerance, words))
 
 
 def _parsed_tolerance(
@@ -263,7 +322,6 @@ def _parsed_tolerance(
 ) -> Tolerance | str | None:
     if text is None or text in words:
         return text
-    from jaxexp._errors import ExportError
     from jaxexp._kernel.artifact.cases import Tolerance
 
     try:
@@ -274,51 +332,70 @@ def _parsed_tolerance(
         ) from None
 
 
-def tolerance_text(found: Tolerance) -> str:
-    """What the option takes for it."""
-    return f"{found.relative!r},{found.absolute!r}"
-
-
-def folders(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options of commands that look into folders. They make one argument, `folders`."""
-
-    @click.option(
-        "-r/-R",
-        "--recursive/--no-recursive",
+def _folders(
+    recursive: bool = option(
+        "-r/-R, --recursive/--no-recursive",
+        "Whether to search folders inside folders.",
         default=True,
         show_default=True,
-        help="Whether to search folders inside folders.",
-    )
-    @click.option(
-        "--include",
-        multiple=True,
-        metavar="GLOB",
-        help="In folders, take all files with matching names, except weights. By default, take artifacts, and "
+    ),
+    include: tuple[str, ...] = option(
+        "--include GLOB",
+        "In folders, take all files with matching names, except weights. By default, take artifacts, and "
         "archives if the command takes archives.",
-    )
-    @functools.wraps(command)
-    def with_folders(*args: Any, recursive: bool, include: tuple[str, ...], **kwargs: Any) -> Any:
-        return command(*args, folders=inputs.Folders(include, recursive), **kwargs)
-
-    return with_folders
+    ),
+) -> inputs.Folders:
+    return inputs.Folders(include, recursive)
 
 
-def quiet(good: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+FOLDERS: Any = _Several(_folders)  # of commands that look into folders
+
+
+def quiet(good: str) -> Any:
     """The option `--quiet` of commands that look at many artifacts."""
-    return click.option("-q", "--quiet", is_flag=True, help=f"Show only artifacts that are not {good}, and totals.")
+    return option("-q, --quiet", f"Show only artifacts that are not {good}, and totals.")
 
 
-_SAFE_PATH = "PYTHONSAFEPATH"  # as Python's option -P
+def _executor(ctx: click.Context, param: click.Parameter, given: str | None) -> Workers | None:
+    """What `--executor` names, called."""
+    if given is None or ctx.resilient_parsing:
+        return None
+    name, _, function = given.partition(":")
+    if not function.isidentifier():
+        raise click.BadParameter(f"expected MODULE:FUNCTION, as in my_cluster:executor, found {given!r}", ctx, param)
+    module = import_module("--executor", name)
+    make = getattr(module, function, None)
+    if not callable(make):
+        raise click.BadParameter(f"{name} has no function {function!r}", ctx, param)
+    return cast("Workers", make())
+
+
+# As Python's option -P: processes import nothing from the current folder, unless this one does.
+_SAFE_PATH = "PYTHONSAFEPATH"
 
 
 @dataclasses.dataclass(frozen=True)
 class Spread:
-    """The values of `--workers`, `--executor`, `--journal` and `--timeout`."""
+    """The workers of a command, and its journal."""
 
     workers: int | None
-    executor: Workers | None
-    journal: str | None
-    timeout: float | None
+    executor: Workers | None = option(
+        "--executor MODULE:FUNCTION",
+        "Use the workers of the concurrent.futures.Executor that this function returns, for example of a "
+        "cluster. They need the same jaxexp and the same paths.",
+        callback=_executor,
+    )
+    journal: str | None = option(
+        "--journal FILE",
+        "Record finished work in this file. If the command is interrupted, run it again to continue; inputs "
+        "that have changed since then are done again.",
+        type=click.Path(dir_okay=False),
+    )
+    timeout: float | None = option(
+        "--timeout SECONDS",
+        "Give up if no worker finishes anything for this long. By default, wait forever.",
+        type=click.FloatRange(0),
+    )
 
     @property
     def is_asked_for(self) -> bool:
@@ -338,7 +415,7 @@ class Spread:
         with contextlib.ExitStack() as stack:
             executor = self.executor
             if executor is None and processes and self.workers is not None and self.workers > 1:
-                stack.enter_context(_safe_path())
+                stack.enter_context(_set(os.environ, {_SAFE_PATH: "1"}))
                 executor = engine.processes(self.workers)
             try:
                 yield engine.Means(executor, self.workers, self.journal, self.timeout, imported(), resumed)
@@ -348,7 +425,7 @@ class Spread:
     def results(
         self,
         files: Sequence[str],
-        folders: Folders,
+        folders: inputs.Folders,
         command: str,
         look: Callable[[Iterable[Place | Unusable], Means], Iterable[tuple[Place, str, Any]]],
     ) -> list[tuple[str, Any]]:
@@ -379,69 +456,6 @@ class Spread:
         )
 
 
-@contextlib.contextmanager
-def _safe_path() -> Generator[None]:
-    """Python's processes that start meanwhile import nothing from the current folder, unless this one does."""
-    before = os.environ.get(_SAFE_PATH)
-    os.environ[_SAFE_PATH] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_SAFE_PATH]
-        else:
-            os.environ[_SAFE_PATH] = before
-
-
-def _executor(ctx: click.Context, param: click.Parameter, given: str | None) -> Workers | None:
-    """What `--executor` names, called."""
-    if given is None or ctx.resilient_parsing:
-        return None
-    name, _, function = given.partition(":")
-    if not function.isidentifier():
-        raise click.BadParameter(f"expected MODULE:FUNCTION, as in my_cluster:executor, found {given!r}", ctx, param)
-    module = import_module("--executor", name)
-    make = getattr(module, function, None)
-    if not callable(make):
-        raise click.BadParameter(f"{name} has no function {function!r}", ctx, param)
-    return cast("Workers", make())
-
-
-def workers(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The options `--workers`, with this help, and those beside it. They make one argument, `spread`."""
-
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        @click.option("-j", "--workers", type=click.IntRange(1), help=help)
-        @click.option(
-            "--executor",
-            metavar="MODULE:FUNCTION",
-            callback=_executor,
-            help="Use the workers of the concurrent.futures.Executor that this function returns, for example of a "
-            "cluster. They need the same jaxexp and the same paths.",
-        )
-        @click.option(
-            "--journal",
-            type=click.Path(dir_okay=False),
-            help="Record finished work in this file. If the command is interrupted, run it again to continue; inputs "
-            "that have changed since then are done again.",
-        )
-        @click.option(
-            "--timeout",
-            type=click.FloatRange(0),
-            metavar="SECONDS",
-            help="Give up if no worker finishes anything for this long. By default, wait forever.",
-        )
-        @functools.wraps(command)
-        def with_spread(
-            *args: Any,
-            workers: int | None,
-            executor: Workers | None,
-            journal: str | None,
-            timeout: float | None,
-            **kwargs: Any,
-        ) -> Any:
-            return command(*args, spread=Spread(workers, executor, journal, timeout), **kwargs)
-
-        return with_spread
-
-    return decorate
+def workers(help: str) -> Any:
+    """The options of commands that have workers, `--workers` with this help. They make one argument, a `Spread`."""
+    return _Several(functools.partial(Spread, workers=option("-j, --workers", help, type=click.IntRange(1))))

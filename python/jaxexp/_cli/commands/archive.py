@@ -8,53 +8,28 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jaxexp._cli import completing, inputs
+from jaxexp._cli import completing, inputs, options
+from jaxexp._cli.options import argument, option
 from jaxexp._cli.page import say
 from jaxexp._kernel.artifact.words import counted
 
 if TYPE_CHECKING:
     from jaxexp._fleet.archive.writer import ArchiveWriter
 
-_EXAMPLE = """\b
-Example:
-  jaxexp archive rm fleet.zip resnet/b8 'vit/*'
-  jaxexp archive compact fleet.zip"""
 
-_EXAMPLE_OF_RM = """\b
-Example:
-  jaxexp archive rm fleet.zip resnet/b8
-  jaxexp archive rm fleet.zip 'resnet/*' && jaxexp archive compact fleet.zip"""
-
-_EXAMPLE_OF_COMPACT = """\b
-Example:
-  jaxexp archive compact fleet.zip
-  jaxexp archive compact --whole fleet.zip"""
-
-
-@click.group(
-    epilog=_EXAMPLE,
-    short_help="Remove members of an archive, and free their bytes.",
-    subcommand_metavar="COMMAND [ARGS]...",
-    invoke_without_command=True,
-)
-@click.pass_context
-def command(ctx: click.Context) -> None:
-    """Remove members of an archive, and free their bytes. 'jaxexp pack --append' adds members.
-
-    Only one process at a time can change an archive. Programs that have it open keep seeing the old members.
-    """
-    if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
-
-
-@command.command("rm", epilog=_EXAMPLE_OF_RM, short_help="Remove members.")
-@click.argument("archive", type=click.Path())
-@click.argument("patterns", metavar="NAME|GLOB...", nargs=-1, required=True, shell_complete=completing.of_archive)
-def remove(archive: str, patterns: tuple[str, ...]) -> None:
+@options.command("Remove members.")
+def remove(
+    archive: options.File = argument("ARCHIVE"),
+    patterns: tuple[str, ...] = argument("NAME|GLOB...", shell_complete=completing.of_archive),
+) -> None:
     """Remove members from an archive.
 
     Pass names, or patterns as in 'ls'. If one of them matches no member, nothing is removed. Only the index is written
     again: 'archive compact' frees the bytes. JAX is not imported.
+
+    Example:
+      jaxexp archive rm fleet.zip resnet/b8
+      jaxexp archive rm fleet.zip 'resnet/*' && jaxexp archive compact fleet.zip
     """
     from jaxexp._fleet.archive.archive import Archive
 
@@ -77,17 +52,43 @@ def _matching(archive: str, writer: ArchiveWriter, patterns: tuple[str, ...]) ->
     return list(found)
 
 
-@command.command(epilog=_EXAMPLE_OF_COMPACT, short_help="Free the bytes of removed members.")
-@click.argument("archive", type=click.Path())
-@click.option("--whole", is_flag=True, help="Share no modules: every member is an artifact that jax.export reads.")
-def compact(archive: str, whole: bool) -> None:
+@options.command("Free the bytes of removed members.")
+def compact(
+    archive: options.File = argument("ARCHIVE"),
+    whole: bool = option("--whole", "Share no modules: every member is an artifact that jax.export reads."),
+) -> None:
     """Write an archive again, without removed members and old indices.
 
     Every artifact is verified first; if one is damaged, nothing changes. The new file replaces the old one when it is
     complete. JAX is not imported.
+
+    Example:
+      jaxexp archive compact fleet.zip
+      jaxexp archive compact --whole fleet.zip
     """
     from jaxexp._fleet.archive.archive import Archive
 
     before = os.path.getsize(archive)
     Archive.compact(archive, share_modules=not whole)
     say(f"{archive}: {before:,} bytes -> {os.path.getsize(archive):,} bytes")
+
+
+@options.command(
+    "Remove members of an archive, and free their bytes.",
+    cls=click.Group,
+    commands={"rm": remove, "compact": compact},
+    subcommand_metavar="COMMAND [ARGS]...",
+    invoke_without_command=True,
+)
+def command() -> None:
+    """Remove members of an archive, and free their bytes. 'jaxexp pack --append' adds members.
+
+    Only one process at a time can change an archive. Programs that have it open keep seeing the old members.
+
+    Example:
+      jaxexp archive rm fleet.zip resnet/b8 'vit/*'
+      jaxexp archive compact fleet.zip
+    """
+    context = click.get_current_context()
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())

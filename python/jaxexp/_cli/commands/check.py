@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxexp._cli import complaints, completing, inputs, options, outputs
+from jaxexp._cli import complaints, inputs, options, outputs
+from jaxexp._cli.options import option
 from jaxexp._cli.page import Column, Page, print_json, progress
 from jaxexp._errors import ExportError, shown
 from jaxexp._kernel.artifact.words import counted, cut, without_secrets
@@ -34,15 +35,6 @@ if TYPE_CHECKING:
 PluginOption = str | int | float | bool
 _How = Mapping[str, Any]  # what a check is told: the tolerance, and the most bytes that are drawn
 
-_EXAMPLE = """\b
-Example:
-  jaxexp check model.jaxexp
-  jaxexp check models/ fleet.zip --junit results.xml
-  jaxexp check models/ --python old/bin/python --python new/bin/python
-  jaxexp check model.jaxexp --plugin cuda
-  jaxexp check model.jaxexp --results results.npz
-  jaxexp check model.jaxexp --bisect
-  jaxexp check model.jaxexp --view model.html"""
 
 HERE = "here"
 _ERROR = "error"  # the verdict on an artifact that cannot be loaded
@@ -131,96 +123,56 @@ class Outcome:
         return cls(str(said["file"]), where, CheckReport.from_json(said["report"]))
 
 
-@click.command(epilog=_EXAMPLE, short_help="Check that artifacts still compute the recorded results.")
-@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=completing.Artifact())
-@click.option(
-    "--plugin",
-    metavar="PLUGIN",
-    help="Run without JAX on this PJRT plugin: its file, or a platform whose plugin is installed.",
-)
-@click.option(
-    "--option",
-    "plugin_options",
-    metavar="NAME=VALUE",
-    multiple=True,
-    callback=lambda context, parameter, given: dict(map(_option, given)),
-    help="An option for the start of --plugin, such as cpu_device_count=8. May be repeated.",
-)
-@click.option(
-    "--results",
-    "results_file",
-    metavar="NPZ",
-    type=click.Path(dir_okay=False),
-    help="Make no calls: compare the results that 'jaxexp-run --cases -o NPZ' wrote to this file, without JAX.",
-)
-@click.option(
-    "--python",
-    "pythons",
-    metavar="PYTHON",
-    multiple=True,
-    help="Check in a process of this interpreter, from an environment with jaxexp. May be repeated.",
-)
-@click.option(
-    "--matrix", "is_matrix", is_flag=True, help="Check here, too, and print one table of artifacts and environments."
-)
-@click.option(
-    "--bisect",
-    "is_bisecting",
-    is_flag=True,
-    help="If a case differs, check it again without each flag and pass of XLA, in separate processes, and name "
-    "the first one without which it does not differ.",
-)
-@click.option(
-    "--view",
-    "page_file",
-    metavar="PAGE",
-    type=click.Path(dir_okay=False),
-    help="Also write an HTML page about the artifact, with its module as a graph. If operations differ, colours "
-    "show the errors.",
-)
-@options.tolerance("The tolerance for all results, in place of the tolerances of the cases; 0 means equal numbers.")
-@click.option(
-    "--max-drawn-bytes",
-    type=click.IntRange(0),
-    default=1 << 32,
-    metavar="BYTES",
-    help="The largest size of the random arguments of a case; by default 4 GiB.",
-)
-@click.option("--allow-none", is_flag=True, help="Accept artifacts without cases.")
-@options.quiet("as recorded")
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each artifact and environment."
-)
-@click.option(
-    "--junit",
-    "junit_file",
-    metavar="XML",
-    type=click.Path(dir_okay=False),
-    help="Also write a JUnit report for CI to this file.",
-)
-@options.folders
-@options.workers(
-    "The number of processes; by default only this one. With --python, the number of interpreters at a time."
-)
-@options.imports
-@options.headers
+@options.command("Check that artifacts still compute the recorded results.", options.IMPORTS, options.HEADERS)
 def command(
-    files: tuple[str, ...],
-    plugin: str | None,
-    plugin_options: dict[str, PluginOption],
-    results_file: str | None,
-    pythons: tuple[str, ...],
-    is_matrix: bool,
-    is_bisecting: bool,
-    page_file: str | None,
-    tolerance: Tolerance | None,
-    max_drawn_bytes: int,
-    allow_none: bool,
-    quiet: bool,
-    as_json: bool,
-    junit_file: str | None,
-    folders: inputs.Folders,
-    spread: options.Spread,
+    files: tuple[str, ...] = options.FILES,
+    plugin: str | None = option(
+        "--plugin PLUGIN", "Run without JAX on this PJRT plugin: its file, or a platform whose plugin is installed."
+    ),
+    plugin_options: dict[str, PluginOption] = option(
+        "--option NAME=VALUE",
+        "An option for the start of --plugin, such as cpu_device_count=8. May be repeated.",
+        multiple=True,
+        callback=lambda context, parameter, given: dict(map(_option, given)),
+    ),
+    results_file: str | None = option(
+        "--results NPZ",
+        "Make no calls: compare the results that 'jaxexp-run --cases -o NPZ' wrote to this file, without JAX.",
+        type=click.Path(dir_okay=False),
+    ),
+    pythons: tuple[str, ...] = option(
+        "--python PYTHON", "Check in a process of this interpreter, from an environment with jaxexp. May be repeated."
+    ),
+    is_matrix: bool = option("--matrix", "Check here, too, and print one table of artifacts and environments."),
+    is_bisecting: bool = option(
+        "--bisect",
+        "If a case differs, check it again without each flag and pass of XLA, in separate processes, and name the "
+        "first one without which it does not differ.",
+    ),
+    page_file: str | None = option(
+        "--view PAGE",
+        "Also write an HTML page about the artifact, with its module as a graph. If operations differ, colours show "
+        "the errors.",
+        type=click.Path(dir_okay=False),
+    ),
+    tolerance: Tolerance | None = options.tolerance(
+        "The tolerance for all results, in place of the tolerances of the cases; 0 means equal numbers."
+    ),
+    max_drawn_bytes: int = option(
+        "--max-drawn-bytes BYTES",
+        "The largest size of the random arguments of a case; by default 4 GiB.",
+        default=1 << 32,
+    ),
+    allow_none: bool = option("--allow-none", "Accept artifacts without cases."),
+    quiet: bool = options.quiet("as recorded"),
+    as_json: bool = option("--json", "Print a JSON list, with an object for each artifact and environment."),
+    junit_file: str | None = option(
+        "--junit XML", "Also write a JUnit report for CI to this file.", type=click.Path(dir_okay=False)
+    ),
+    folders: inputs.Folders = options.FOLDERS,
+    spread: options.Spread = options.workers(
+        "The number of processes; by default only this one. With --python, the number of interpreters at a time."
+    ),
 ) -> int:
     """Repeat the recorded calls of artifacts, and compare the results with the recorded ones.
 
@@ -229,6 +181,15 @@ def command(
     1 if a result differs, a case cannot be called, or an artifact cannot be loaded or has no cases; 2 if the command
     line is wrong; 75 if the same command may succeed later. This runs the functions: check only artifacts that you
     trust.
+
+    Example:
+      jaxexp check model.jaxexp
+      jaxexp check models/ fleet.zip --junit results.xml
+      jaxexp check models/ --python old/bin/python --python new/bin/python
+      jaxexp check model.jaxexp --plugin cuda
+      jaxexp check model.jaxexp --results results.npz
+      jaxexp check model.jaxexp --bisect
+      jaxexp check model.jaxexp --view model.html
     """
     if plugin is not None and (pythons or is_matrix or is_bisecting or spread.is_asked_for):
         raise click.UsageError(
@@ -379,8 +340,8 @@ def _elsewhere(
 
 
 def _options(how: _How) -> list[str]:
-    given = ["--max-drawn-bytes", str(how["max_drawn_bytes"])]
-    given += [] if how["tolerance"] is None else ["--tolerance", options.tolerance_text(how["tolerance"])]
+    given, within = ["--max-drawn-bytes", str(how["max_drawn_bytes"])], how["tolerance"]
+    given += [] if within is None else ["--tolerance", f"{within.relative!r},{within.absolute!r}"]
     return given + [part for module in options.imported() for part in ("--import", module)]
 
 

@@ -9,9 +9,8 @@ import shlex
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from jaxexp._cli import complaints, completing, inputs, options
+from jaxexp._cli import complaints, inputs, options
+from jaxexp._cli.options import option
 from jaxexp._cli.page import Column, Page, print_json
 from jaxexp._errors import ExportError
 from jaxexp._fleet.passes.one_by_one import described
@@ -33,33 +32,17 @@ _MARKS = {
     complaints.UNREADABLE: "bad",
 }
 
-_EXAMPLE = """\b
-Example:
-  jaxexp compat model.jaxexp
-  jaxexp compat --reader 0.6.2 fleet.zip *.jaxexp || echo 'migrate first'
-  jaxexp compat --reader 12w 'fleet.zip::resnet/*'"""
 
-
-@click.command(epilog=_EXAMPLE, short_help="Say which releases of JAX load an artifact.")
-@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=completing.Artifact())
-@click.option(
-    "--reader",
-    metavar="READER",
-    help="Ask only about this release of JAX: 0.6.2, or 12w for the newest release twelve weeks ago.",
-)
-@options.quiet("loadable")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each artifact.")
-@options.folders
-@options.workers("The number of processes; by default only this one.")
-@options.imports
-@options.headers
+@options.command("Say which releases of JAX load an artifact.", options.IMPORTS, options.HEADERS)
 def command(
-    files: tuple[str, ...],
-    reader: str | None,
-    quiet: bool,
-    as_json: bool,
-    folders: inputs.Folders,
-    spread: options.Spread,
+    files: tuple[str, ...] = options.FILES,
+    reader: str | None = option(
+        "--reader READER", "Ask only about this release of JAX: 0.6.2, or 12w for the newest release twelve weeks ago."
+    ),
+    quiet: bool = options.quiet("loadable"),
+    as_json: bool = option("--json", "Print a JSON list, with an object for each artifact."),
+    folders: inputs.Folders = options.FOLDERS,
+    spread: options.Spread = options.workers("The number of processes; by default only this one."),
 ) -> int:
     """Say which releases of JAX can load artifacts, and which releases wrote them.
 
@@ -71,6 +54,11 @@ def command(
     The exit status is 0 if jaxexp can load and call all artifacts here or, with --reader, if that release can load
     them. It is 1 if an artifact is refused, damaged, unreadable or not callable. It is 75 if the only problem was a
     server or cluster that could not be reached: try again.
+
+    Example:
+      jaxexp compat model.jaxexp
+      jaxexp compat --reader 0.6.2 fleet.zip *.jaxexp || echo 'migrate first'
+      jaxexp compat --reader 12w 'fleet.zip::resnet/*'
     """
     from jaxexp._compat.compatibility import release_of
 

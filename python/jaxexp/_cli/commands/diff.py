@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxexp._cli import completing, inputs, options
+from jaxexp._cli.options import argument, option
 from jaxexp._cli.page import Column, Page, print_json
 from jaxexp._fleet.places.inspect import inspected
 from jaxexp._kernel.artifact import words
@@ -18,25 +19,27 @@ if TYPE_CHECKING:
     from jaxexp._kernel.artifact.inspection import Inspection
     from jaxexp._native import Artifact
 
-_EXAMPLE = """\b
-Example:
-  jaxexp diff old.jaxexp new.jaxexp
-  jaxexp diff --only signature old.jaxexp new.jaxexp || echo 'callers change'"""
 
 SECTIONS = ("signature", "operations", "sizes", "weights", "origin", "members")
 
 
-@click.command(epilog=_EXAMPLE, short_help="Compare two artifacts.")
-@click.argument("old", metavar="A", type=completing.Artifact())
-@click.argument("new", metavar="B", type=completing.Artifact())
-@click.option("--only", multiple=True, type=click.Choice(SECTIONS), help="Compare only this section. May be repeated.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
-@options.headers
-def command(old: str, new: str, only: tuple[str, ...], as_json: bool) -> int:
+@options.command("Compare two artifacts.", options.HEADERS)
+def command(
+    old: str = argument("A", type=completing.Artifact()),
+    new: str = argument("B", type=completing.Artifact()),
+    only: tuple[str, ...] = option(
+        "--only", "Compare only this section. May be repeated.", type=click.Choice(SECTIONS)
+    ),
+    as_json: bool = option("--json", "Print a JSON object."),
+) -> int:
     """Compare two artifacts: signature, operations by kind, sizes, weights by digest, and origin.
 
     For two archives, compare the names and digests of their members. Only differences are shown. JAX is not imported.
     As with diff(1), the exit status is 0 if nothing differs, 1 if something differs, and 2 if the comparison failed.
+
+    Example:
+      jaxexp diff old.jaxexp new.jaxexp
+      jaxexp diff --only signature old.jaxexp new.jaxexp || echo 'callers change'
     """
     if folder := next(filter(inputs.is_folder, (old, new)), None):
         raise click.UsageError(

@@ -8,69 +8,47 @@ from typing import Any
 
 import click
 
-from jaxexp._cli import outputs
+from jaxexp._cli import options, outputs
+from jaxexp._cli.options import argument, option
 from jaxexp._cli.page import say
 from jaxexp._kernel.io.other_files import ARTIFACT
 
-_EXAMPLE = """\b
-Example:
-  jaxexp from-stablehlo model.mlir -o model.jaxexp
-  jaxexp from-stablehlo model.mlirbc --vjp-order 1 -o model.jaxexp
-  jaxexp from-stablehlo model.mlirbc --shape 0=batch,784 -o model.jaxexp"""
 
-
-@click.command(epilog=_EXAMPLE, short_help="Make an artifact from a StableHLO module.")
-@click.argument("module", metavar="MODULE", type=click.Path(exists=True, dir_okay=False))
-@click.option("-o", "--output", required=True, metavar="OUT", type=click.Path(), help="The artifact.")
-@click.option("--entry", metavar="NAME", help="The function to call; by default main, or the only public function.")
-@click.option(
-    "--name", metavar="NAME", help="The name of the function in the artifact; by default the name of the module."
-)
-@click.option(
-    "--platform",
-    "platforms",
-    multiple=True,
-    metavar="NAME",
-    help="A platform to call it on, such as cuda; by default the platform of the installed JAX. May be repeated.",
-)
-@click.option(
-    "--shape",
-    "shapes",
-    multiple=True,
-    metavar="INDEX=SHAPE",
-    help="The shape of an argument with dynamic dimensions, as in 0=batch,784; the first index is 0. May be repeated.",
-)
-@click.option(
-    "--allow-custom-call",
-    "allowed",
-    multiple=True,
-    metavar="TARGET",
-    help="Allow this custom call, which is not known to be stable. May be repeated.",
-)
-@click.option(
-    "--vjp-order",
-    type=click.IntRange(min=0),
-    default=0,
-    metavar="N",
-    help="How many VJPs to make. They differentiate the module as it is written, without custom derivatives of "
-    "its source.",
-)
-@click.option("--force", is_flag=True, help="Replace OUT if it exists.")
+@options.command("Make an artifact from a StableHLO module.")
 def command(
-    module: str,
-    output: str,
-    entry: str | None,
-    name: str | None,
-    platforms: tuple[str, ...],
-    shapes: tuple[str, ...],
-    allowed: tuple[str, ...],
-    vjp_order: int,
-    force: bool,
+    module: str = argument("MODULE", type=click.Path(exists=True, dir_okay=False)),
+    output: options.File = option("-o, --output OUT", "The artifact.", required=True),
+    entry: str | None = option("--entry NAME", "The function to call; by default main, or the only public function."),
+    name: str | None = option(
+        "--name NAME", "The name of the function in the artifact; by default the name of the module."
+    ),
+    platforms: tuple[str, ...] = option(
+        "--platform NAME",
+        "A platform to call it on, such as cuda; by default the platform of the installed JAX. May be repeated.",
+    ),
+    shapes: tuple[str, ...] = option(
+        "--shape INDEX=SHAPE",
+        "The shape of an argument with dynamic dimensions, as in 0=batch,784; the first index is 0. May be repeated.",
+    ),
+    allowed: tuple[str, ...] = option(
+        "--allow-custom-call TARGET", "Allow this custom call, which is not known to be stable. May be repeated."
+    ),
+    vjp_order: int = option(
+        "--vjp-order N",
+        "How many VJPs to make. They differentiate the module as it is written, without custom derivatives of its "
+        "source.",
+    ),
+    force: bool = option("--force", "Replace OUT if it exists."),
 ) -> None:
     """Make an artifact from a StableHLO module of another program, such as PyTorch, TensorFlow or Reactant.jl.
 
     MODULE is a file with StableHLO text or MLIR bytecode. This imports JAX. The exit status is 1 if the module cannot
     become an artifact.
+
+    Example:
+      jaxexp from-stablehlo model.mlir -o model.jaxexp
+      jaxexp from-stablehlo model.mlirbc --vjp-order 1 -o model.jaxexp
+      jaxexp from-stablehlo model.mlirbc --shape 0=batch,784 -o model.jaxexp
     """
     outputs.refuse_to_replace(output, ARTIFACT, force=force)
     from jaxexp._compat.foreign.from_stablehlo import from_stablehlo

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxexp._cli import complaints, completing, functions, inputs, options
+from jaxexp._cli import complaints, functions, inputs, options
+from jaxexp._cli.options import option
 from jaxexp._cli.page import Column, Page, print_json
 from jaxexp._errors import ExportError
 from jaxexp._fleet.places.inspect import inspected as read
@@ -21,46 +22,23 @@ if TYPE_CHECKING:
     from jaxexp._fleet.places.verify import Executable
     from jaxexp._weights.files.reading import TensorFiles
 
-_EXAMPLE = """\b
-Example:
-  jaxexp inspect model.jaxexp
-  jaxexp inspect models/
-  jaxexp inspect --digests fleet.zip
-  jaxexp inspect --jaxpr --size batch=4 model.jaxexp
-  jaxexp inspect --json fleet.zip::resnet/b8 | jq '.[0].platforms'"""
 
-
-@click.command(epilog=_EXAMPLE, short_help="Show the contents of artifacts.")
-@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=completing.Artifact())
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each artifact.")
-@click.option("--mlir", is_flag=True, help="Print only the module, as MLIR text. This imports JAX.")
-@click.option("--jaxpr", is_flag=True, help="Print only the program, as a jaxpr. This imports JAX.")
-@options.size("With --jaxpr, the size of a symbolic dimension, as in batch=4; once for each dimension.")
-@click.option(
-    "--vjp", "order", type=click.IntRange(0), default=0, metavar="ORDER", help="With --mlir or --jaxpr, print this VJP."
-)
-@click.option("--check", is_flag=True, help="Also compare the modules, or the code of executables, with their digests.")
-@click.option(
-    "--digests",
-    is_flag=True,
-    help="Also print two SHA-256 digests: of the bytes, and of the meaning, which equal programs share. This "
-    "imports JAX.",
-)
-@click.option("--all", "everything", is_flag=True, help="Also show lists that are too long for a terminal.")
-@options.folders
-@options.imports
-@options.headers
+@options.command("Show the contents of artifacts.", options.IMPORTS, options.HEADERS)
 def command(
-    files: tuple[str, ...],
-    folders: inputs.Folders,
-    as_json: bool,
-    mlir: bool,
-    jaxpr: bool,
-    sized: tuple[str, ...],
-    order: int,
-    check: bool,
-    digests: bool,
-    everything: bool,
+    files: tuple[str, ...] = options.FILES,
+    as_json: bool = option("--json", "Print a JSON list, with an object for each artifact."),
+    mlir: bool = option("--mlir", "Print only the module, as MLIR text. This imports JAX."),
+    jaxpr: bool = option("--jaxpr", "Print only the program, as a jaxpr. This imports JAX."),
+    sized: tuple[str, ...] = options.size("With --jaxpr"),
+    order: int = option("--vjp ORDER", "With --mlir or --jaxpr, print this VJP."),
+    check: bool = option("--check", "Also compare the modules, or the code of executables, with their digests."),
+    digests: bool = option(
+        "--digests",
+        "Also print two SHA-256 digests: of the bytes, and of the meaning, which equal programs share. This imports "
+        "JAX.",
+    ),
+    everything: bool = option("--all", "Also show lists that are too long for a terminal."),
+    folders: inputs.Folders = options.FOLDERS,
 ) -> int:
     """Show the contents of artifacts: signature, platforms, shardings, effects, sizes, versions, custom calls, weights.
 
@@ -68,6 +46,13 @@ def command(
     also be a file of executables (then JAX is imported, to say whether they fit here), or a safetensors file or index,
     for a list of its tensors. These are a file's statements about itself; 'verify' checks its bytes. Nothing is run,
     and JAX is imported only for --mlir, --jaxpr, --digests and --import.
+
+    Example:
+      jaxexp inspect model.jaxexp
+      jaxexp inspect models/
+      jaxexp inspect --digests fleet.zip
+      jaxexp inspect --jaxpr --size batch=4 model.jaxexp
+      jaxexp inspect --json fleet.zip::resnet/b8 | jq '.[0].platforms'
     """
     if [mlir, jaxpr, as_json].count(True) > 1:
         raise click.UsageError("--mlir, --jaxpr and --json exclude each other")

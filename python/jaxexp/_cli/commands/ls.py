@@ -15,6 +15,7 @@ import click
 
 from jaxexp import _native
 from jaxexp._cli import complaints, completing, inputs, options
+from jaxexp._cli.options import argument, option
 from jaxexp._cli.page import Column, Page
 from jaxexp._fleet.archive.summary import of_artifact
 from jaxexp._fleet.archive.summary import signature as signature_of
@@ -23,36 +24,27 @@ from jaxexp._kernel.artifact.words import counted, listed
 if TYPE_CHECKING:
     from jaxexp._fleet.archive.summary import Summary
 
-_EXAMPLE = """\b
-Example:
-  jaxexp ls fleet.zip
-  jaxexp ls --long fleet.zip 'resnet/*'
-  jaxexp ls models/ '*/v2.*' --signature 'float32[batch,4]'
-  jaxexp ls --group fleet.zip"""
 
-
-@click.command(epilog=_EXAMPLE, short_help="List the members of an archive, or the artifacts in a folder.")
-@click.argument("place", metavar="PLACE", type=click.Path())
-@click.argument("pattern", metavar="[GLOB]", required=False, shell_complete=completing.of_archive)
-@click.option("-l", "--long", is_flag=True, help="Also show devices, VJPs, writer, digest and metadata.")
-@click.option("-s", "--signature", metavar="TEXT", help="List only signatures with this text.")
-@click.option("-g", "--group", is_flag=True, help="Print a row for each signature, with the members that have it.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with an object for each member.")
-@options.folders
-@options.headers
+@options.command("List the members of an archive, or the artifacts in a folder.", options.HEADERS)
 def command(
-    place: str,
-    pattern: str | None,
-    long: bool,
-    signature: str | None,
-    group: bool,
-    as_json: bool,
-    folders: inputs.Folders,
+    place: options.File = argument("PLACE"),
+    pattern: str | None = argument("[GLOB]", shell_complete=completing.of_archive),
+    long: bool = option("-l, --long", "Also show devices, VJPs, writer, digest and metadata."),
+    signature: str | None = option("-s, --signature TEXT", "List only signatures with this text."),
+    group: bool = option("-g, --group", "Print a row for each signature, with the members that have it."),
+    as_json: bool = option("--json", "Print a JSON list, with an object for each member."),
+    folders: inputs.Folders = options.FOLDERS,
 ) -> int:
     """List the members of an archive, or the artifacts in a folder, with their signatures.
 
     PLACE is an archive or a folder. GLOB chooses members by their names, or artifacts by their paths in the folder, as
     they are printed. JAX is not imported.
+
+    Example:
+      jaxexp ls fleet.zip
+      jaxexp ls --long fleet.zip 'resnet/*'
+      jaxexp ls models/ '*/v2.*' --signature 'float32[batch,4]'
+      jaxexp ls --group fleet.zip
     """
     if group and (long or as_json):
         raise click.UsageError("--group prints no more than signatures and names: leave out --long and --json")

@@ -13,6 +13,7 @@ from jaxexp._cli import completing, functions, options, outputs
 from jaxexp._cli.complaints import DAMAGED, REFUSED, UNREADABLE, ended_with, is_temporary, misused, state_of
 from jaxexp._cli.complaints import said as complaint_of
 from jaxexp._cli.inputs import Folders, Source, artifact, given, is_archive, opened, split
+from jaxexp._cli.options import argument, option
 from jaxexp._cli.page import print_summary, progress, say
 from jaxexp._errors import ExportError
 from jaxexp._fleet.passes.migrate_many import migrated as migrated_many
@@ -27,57 +28,36 @@ if TYPE_CHECKING:
 MIGRATED = "migrated"
 _NAMED = 4  # inputs in a line
 
-_EXAMPLE = """\b
-Example:
-  jaxexp migrate old.bin new.jaxexp
-  jaxexp migrate --to 0.6.2 model.jaxexp for_old_servers.jaxexp
-  jaxexp migrate --size batch=1,8 old.bin new.jaxexp
-  jaxexp migrate --inputs samples.npz old.bin new.jaxexp
-  jaxexp migrate models-2024/ models-2025/ new/
-  jaxexp migrate fleet.zip new/ --workers 8 --journal migrate.journal"""
 
-
-@click.command(epilog=_EXAMPLE, short_help="Rewrite old artifacts.")
-@click.argument("old", metavar="IN...", nargs=-1, required=True, type=completing.Artifact())
-@click.argument("new", metavar="OUT", type=click.Path())
-@click.option(
-    "--to",
-    metavar="READER",
-    help="The reader to write for: a release such as 0.6.2, the newest release some weeks ago, as in 12w, or max "
-    "for the oldest release that can read the artifact; by default the installed JAX.",
-)
-@click.option(
-    "--inputs",
-    metavar="NPZ",
-    type=click.Path(exists=True, dir_okay=False),
-    help="Call both functions with the arrays in this file, and compare the results. The arrays have the paths "
-    "of the arguments as names, or the order of the arguments, as in numpy.savez(NPZ, *arrays).",
-)
-@click.option(
-    "--locations",
-    type=click.Choice(["full", "names", "none"]),
-    default="full",
-    help="The source locations to keep: all; the names of scopes and functions, without the paths and lines of "
-    "source files; or none.",
-)
-@options.sizes("saved with the artifact, and compiled by programs that run it without JAX")
-@click.option("--force", is_flag=True, help="Replace OUT if it exists; if it is a folder, files in it.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object with a list of all artifacts.")
-@options.folders
-@options.workers("The number of processes for several artifacts; by default only this one.")
-@options.imports
-@options.headers
+@options.command("Rewrite old artifacts.", options.IMPORTS, options.HEADERS)
 def command(
-    old: tuple[str, ...],
-    new: str,
-    to: str | None,
-    inputs: str | None,
-    locations: str,
-    sized: tuple[str, ...],
-    force: bool,
-    as_json: bool,
-    folders: Folders,
-    spread: options.Spread,
+    old: tuple[str, ...] = argument("IN...", type=completing.Artifact()),
+    new: options.File = argument("OUT"),
+    to: str | None = option(
+        "--to READER",
+        "The reader to write for: a release such as 0.6.2, the newest release some weeks ago, as in 12w, or max for "
+        "the oldest release that can read the artifact; by default the installed JAX.",
+    ),
+    inputs: str | None = option(
+        "--inputs NPZ",
+        "Call both functions with the arrays in this file, and compare the results. The arrays have the paths of the "
+        "arguments as names, or the order of the arguments, as in numpy.savez(NPZ, *arrays).",
+        type=click.Path(exists=True, dir_okay=False),
+    ),
+    locations: str = option(
+        "--locations",
+        "The source locations to keep: all; the names of scopes and functions, without the paths and lines of source "
+        "files; or none.",
+        type=click.Choice(["full", "names", "none"]),
+        default="full",
+    ),
+    sized: tuple[str, ...] = options.sizes("saved with the artifact, and compiled by programs that run it without JAX"),
+    force: bool = option("--force", "Replace OUT if it exists; if it is a folder, files in it."),
+    as_json: bool = option("--json", "Print a JSON object with a list of all artifacts."),
+    folders: Folders = options.FOLDERS,
+    spread: options.Spread = options.workers(
+        "The number of processes for several artifacts; by default only this one."
+    ),
 ) -> int:
     """Rewrite artifacts of any age, so that the installed JAX, or another release, can load them.
 
@@ -87,6 +67,14 @@ def command(
 
     The exit status is 0 if everything is migrated, and 1 if something is not. It is 75 if the only problem was a server
     or cluster that could not be reached, or a journal that another process uses: try again.
+
+    Example:
+      jaxexp migrate old.bin new.jaxexp
+      jaxexp migrate --to 0.6.2 model.jaxexp for_old_servers.jaxexp
+      jaxexp migrate --size batch=1,8 old.bin new.jaxexp
+      jaxexp migrate --inputs samples.npz old.bin new.jaxexp
+      jaxexp migrate models-2024/ models-2025/ new/
+      jaxexp migrate fleet.zip new/ --workers 8 --journal migrate.journal
     """
     if to is not None:
         from jaxexp._kernel.write.reader import check_choice  # imports JAX

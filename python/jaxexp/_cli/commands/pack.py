@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxexp._cli import complaints, completing, inputs, options, outputs
+from jaxexp._cli.options import argument, option
 from jaxexp._cli.page import progress, say
 from jaxexp._errors import ExportError, WeightsError
 from jaxexp._fleet.passes.given import Place
@@ -24,39 +25,23 @@ from jaxexp._kernel.io.remote import stamp
 if TYPE_CHECKING:
     from jaxexp._weights.files.reading import Tensors
 
-_EXAMPLE = """\b
-Example:
-  jaxexp pack fleet.zip models/
-  jaxexp pack fleet.zip resnet/b8=new.bin --append -m 'commit="0e3c650"'"""
 
-
-@click.command(epilog=_EXAMPLE, short_help="Pack artifacts into an archive.")
-@click.argument("archive", type=click.Path())
-@click.argument("paths", metavar="FILE|FOLDER|NAME=FILE...", nargs=-1, required=True, type=completing.Artifact())
-@click.option("--append", is_flag=True, help="Add to an archive that exists.")
-@click.option("--force", is_flag=True, help="Replace the archive, or with --append its members, if they exist.")
-@click.option(
-    "-k",
-    "--keep-going",
-    is_flag=True,
-    help="Pack the artifacts that are whole, and list the others last. The exit status is then 1 or 75.",
-)
-@options.folders
-@click.option("-m", "--metadata", multiple=True, metavar="KEY=JSON", help="Metadata for each member.")
-@options.workers(
-    "The number of threads that verify the artifacts before the archive is written; with --executor, the "
-    "number in each worker."
-)
-@options.headers
+@options.command("Pack artifacts into an archive.", options.HEADERS)
 def command(
-    archive: str,
-    paths: tuple[str, ...],
-    append: bool,
-    force: bool,
-    keep_going: bool,
-    folders: inputs.Folders,
-    metadata: tuple[str, ...],
-    spread: options.Spread,
+    archive: options.File = argument("ARCHIVE"),
+    paths: tuple[str, ...] = argument("FILE|FOLDER|NAME=FILE...", type=completing.Artifact()),
+    append: bool = option("--append", "Add to an archive that exists."),
+    force: bool = option("--force", "Replace the archive, or with --append its members, if they exist."),
+    keep_going: bool = option(
+        "-k, --keep-going",
+        "Pack the artifacts that are whole, and list the others last. The exit status is then 1 or 75.",
+    ),
+    folders: inputs.Folders = options.FOLDERS,
+    metadata: tuple[str, ...] = option("-m, --metadata KEY=JSON", "Metadata for each member."),
+    spread: options.Spread = options.workers(
+        "The number of threads that verify the artifacts before the archive is written; with --executor, the number "
+        "in each worker."
+    ),
 ) -> int:
     """Pack artifacts into an archive: a ZIP file from which one member is loaded without reading the others.
 
@@ -68,6 +53,10 @@ def command(
     --keep-going, --workers, --executor or --journal, all artifacts are verified first; then one process writes. The
     archive appears, or changes, when everything is written. Metadata goes into the artifacts; for artifacts of
     jax.export, only the archive's index has it. JAX is not imported.
+
+    Example:
+      jaxexp pack fleet.zip models/
+      jaxexp pack fleet.zip resnet/b8=new.bin --append -m 'commit="0e3c650"'
     """
     _refuse_to_lose(archive)
     if not append and not force:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jaxexp._cli import completing, functions, inputs, options
+from jaxexp._cli import functions, inputs, options
+from jaxexp._cli.options import option
 from jaxexp._cli.page import Column, Page, say
 from jaxexp._fleet.places.source import is_url
 from jaxexp._kernel.artifact.words import counted
@@ -15,32 +16,27 @@ from jaxexp._kernel.artifact.words import counted
 if TYPE_CHECKING:
     from jaxexp._fleet.places.verify import Executable
 
-_EXAMPLE = """\b
-Example:
-  jaxexp precompile model.jaxexp
-  jaxexp precompile model.jaxexp --size batch=1,8 --vjp 1 -o model.exe
-  jaxexp precompile 'fleet.zip::resnet/*'"""
 
-
-@click.command(epilog=_EXAMPLE, short_help="Compile functions, and keep their code in a file.")
-@click.argument("file", metavar="FILE", type=completing.Artifact())
-@options.sizes("compiled")
-@click.option(
-    "-o",
-    "--output",
-    metavar="EXE",
-    type=click.Path(),
-    help="The file of executables; by default FILE with the suffix .exe. If it exists, code is added.",
-)
-@click.option("--vjp", "order", type=click.IntRange(0), default=0, metavar="ORDER", help="Also compile this many VJPs.")
-@options.imports
-@options.headers
-def command(file: str, sized: tuple[str, ...], output: str | None, order: int) -> None:
+@options.command("Compile functions, and keep their code in a file.", options.IMPORTS, options.HEADERS)
+def command(
+    file: str = options.FILE,
+    sized: tuple[str, ...] = options.sizes("compiled"),
+    output: options.File | None = option(
+        "-o, --output EXE",
+        "The file of executables; by default FILE with the suffix .exe. If it exists, code is added.",
+    ),
+    order: int = option("--vjp ORDER", "Also compile this many VJPs."),
+) -> None:
     """Compile functions for this machine, and keep the code in a file, so that later processes need not compile.
 
     load(FILE, executables=EXE) and 'run --executables EXE' use the code if the machine, the releases and the flags are
     the same; 'inspect EXE' shows them. Code that EXE already has is not compiled again. EXE is native code: trust it as
     you trust a program. Without --size, code is compiled for the sizes that FILE was saved with. This imports JAX.
+
+    Example:
+      jaxexp precompile model.jaxexp
+      jaxexp precompile model.jaxexp --size batch=1,8 --vjp 1 -o model.exe
+      jaxexp precompile 'fleet.zip::resnet/*'
     """
     chosen = options.combinations(sized) if sized else None
     path, _ = inputs.split(file)

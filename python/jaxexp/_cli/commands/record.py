@@ -7,76 +7,52 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxexp._cli import completing, functions, inputs, options
+from jaxexp._cli import functions, inputs, options
 from jaxexp._cli.functions import CallArguments
+from jaxexp._cli.options import argument, option
 from jaxexp._cli.page import progress, say
 from jaxexp._kernel.artifact.words import counted
 
 if TYPE_CHECKING:
     from jaxexp._kernel.artifact.cases import Drawn
 
-_EXAMPLE = """\b
-Example:
-  jaxexp record model.jaxexp inputs.npz --name first
-  jaxexp record model.jaxexp --random --size batch=4 --tolerance 1e-4 --trace
-  jaxexp check model.jaxexp"""
 
-
-@click.command(epilog=_EXAMPLE, short_help="Record a call in an artifact, for 'check'.")
-@click.argument("file", metavar="FILE", type=completing.Artifact())
-@click.argument("given", metavar="[ARG]...", nargs=-1, type=click.Path())
-@click.option(
-    "--random",
-    "is_random",
-    is_flag=True,
-    help="Use random numbers for all other arguments. The artifact has only their seeds.",
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(0, (1 << 31) - 1),
-    metavar="SEED",
-    default=0,
-    help="With --random, the seed of the numbers; by default 0.",
-)
-@options.size("With --random, the size of a symbolic dimension, as in batch=4; once for each dimension.")
-@click.option("--name", metavar="NAME", help="The name of the case; by default a number.")
-@click.option(
-    "--vjp-order",
-    type=click.IntRange(0),
-    default=0,
-    help="Record a call of the VJP of this order, with random cotangents.",
-)
-@options.tolerance(
-    "The tolerance of the results. 'dtype', the default, depends only on their dtypes. 'measured' measures "
-    "the effect of rounding, with several calls.",
-    "dtype",
-    "measured",
-)
-@click.option(
-    "--trace",
-    is_flag=True,
-    help="Record fingerprints of the results of all operations, so that 'check' can name the first operation "
-    "that differs.",
-)
-@click.option("--replace", is_flag=True, help="Replace the old cases of the artifact.")
-@options.imports
+@options.command("Record a call in an artifact, for 'check'.", options.IMPORTS)
 def command(
-    file: str,
-    given: tuple[str, ...],
-    is_random: bool,
-    seed: int,
-    sized: tuple[str, ...],
-    name: str | None,
-    vjp_order: int,
-    tolerance: Any,
-    trace: bool,
-    replace: bool,
+    file: str = options.FILE,
+    given: tuple[options.File, ...] = argument("[ARG]..."),
+    is_random: bool = option(
+        "--random", "Use random numbers for all other arguments. The artifact has only their seeds."
+    ),
+    seed: int = option(
+        "--seed SEED", "With --random, the seed of the numbers; by default 0.", type=click.IntRange(0, (1 << 31) - 1)
+    ),
+    sized: tuple[str, ...] = options.size(),
+    name: str | None = option("--name NAME", "The name of the case; by default a number."),
+    vjp_order: int = option("--vjp-order", "Record a call of the VJP of this order, with random cotangents."),
+    tolerance: Any = options.tolerance(
+        "The tolerance of the results. 'dtype', the default, depends only on their dtypes. 'measured' measures the "
+        "effect of rounding, with several calls.",
+        "dtype",
+        "measured",
+    ),
+    trace: bool = option(
+        "--trace",
+        "Record fingerprints of the results of all operations, so that 'check' can name the first operation that "
+        "differs.",
+    ),
+    replace: bool = option("--replace", "Replace the old cases of the artifact."),
 ) -> int:
     """Call a function, and add the arguments and results to its file as a case, so that 'check' can repeat the call.
 
     ARGs are as in 'run'. Only the trailer of the file is written again, and jax.export reads the file as before. If
     arrays take more than 64 KiB, the largest go to a file beside it, NAME.cases.safetensors. This imports JAX, and runs
     the function: record only functions that you trust.
+
+    Example:
+      jaxexp record model.jaxexp inputs.npz --name first
+      jaxexp record model.jaxexp --random --size batch=4 --tolerance 1e-4 --trace
+      jaxexp check model.jaxexp
     """
     from jaxexp._fleet.places.load import record
 

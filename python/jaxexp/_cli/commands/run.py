@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxexp._cli import completing, functions, inputs, options, outputs
+from jaxexp._cli import functions, inputs, options, outputs
 from jaxexp._cli.complaints import FAILED, complain
 from jaxexp._cli.functions import CallArguments
+from jaxexp._cli.options import argument, option
 from jaxexp._cli.page import Column, Page, say
 from jaxexp._errors import WeightsError
 from jaxexp._kernel.artifact.words import counted, dtype_and_shape, listed
@@ -23,12 +24,6 @@ if TYPE_CHECKING:
     from jaxexp._api.exported import Exported
     from jaxexp._cli.arrays import Array
 
-_EXAMPLE = """\b
-Example:
-  jaxexp run model.jaxexp x.npy -o y.npy
-  jaxexp run model.jaxexp "args[0]['w']=w.npy" "args[1]=x.npy"
-  jaxexp run step.jaxexp state.npz 0.01 -o new_state.npz
-  jaxexp run model.jaxexp --random --size batch=4"""
 
 _NUMBER = re.compile(r"-[0-9.]|-inf|-nan", re.IGNORECASE)
 
@@ -42,73 +37,36 @@ def _check_arguments(ctx: click.Context, _: click.Parameter, given: tuple[str, .
     return given
 
 
-@click.command(
-    epilog=_EXAMPLE,
-    short_help="Call a function with arrays from files.",
+@options.command(
+    "Call a function with arrays from files.",
+    options.IMPORTS,
+    options.HEADERS,
     context_settings={"ignore_unknown_options": True},
 )
-@click.argument("file", metavar="FILE", type=completing.Artifact())
-@click.argument(
-    "given",
-    metavar="[ARG]...",
-    nargs=-1,
-    type=click.Path(),
-    callback=_check_arguments,
-)
-@click.option(
-    "-o",
-    "--output",
-    metavar="OUT",
-    type=click.Path(),
-    help="Write the results to this file: .npy for one result, .npz for any number, by their paths.",
-)
-@click.option(
-    "--expect",
-    metavar="FILE",
-    type=click.Path(),
-    help="Compare the results with those in this .npz or .npy file, as -o writes it. The exit status is 1 if a number "
-    "differs by more than rounding.",
-)
-@click.option("--random", "is_random", is_flag=True, help="Use random numbers for all other arguments.")
-@click.option(
-    "--seed", type=click.IntRange(0), metavar="SEED", help="With --random, the seed of the numbers; by default 0."
-)
-@options.size("With --random, the size of a symbolic dimension, as in batch=4; once for each dimension.")
-@click.option(
-    "--weights",
-    metavar="SAFETENSORS",
-    type=click.Path(),
-    help="Use the weights in this file or index, in place of the function's own.",
-)
-@click.option(
-    "--cast",
-    "is_cast",
-    is_flag=True,
-    help="With --weights, round floats, and cast integers, to the dtypes of the function.",
-)
-@click.option(
-    "--executables",
-    metavar="EXE",
-    type=click.Path(),
-    help="Use the compiled code in this file, if it fits. It is native code: trust it as you trust a program.",
-)
-@click.option("--policy", metavar="TOML", type=click.Path(), help="Refuse a function that this policy does not allow.")
-@click.option("--force", is_flag=True, help="Replace OUT if it exists.")
-@options.imports
-@options.headers
 def command(
-    file: str,
-    given: tuple[str, ...],
-    output: str | None,
-    expect: str | None,
-    is_random: bool,
-    seed: int | None,
-    sized: tuple[str, ...],
-    weights: str | None,
-    is_cast: bool,
-    executables: str | None,
-    policy: str | None,
-    force: bool,
+    file: str = options.FILE,
+    given: tuple[options.File, ...] = argument("[ARG]...", callback=_check_arguments),
+    output: options.File | None = option(
+        "-o, --output OUT", "Write the results to this file: .npy for one result, .npz for any number, by their paths."
+    ),
+    expect: options.File | None = option(
+        "--expect FILE",
+        "Compare the results with those in this .npz or .npy file, as -o writes it. The exit status is 1 if a number "
+        "differs by more than rounding.",
+    ),
+    is_random: bool = option("--random", "Use random numbers for all other arguments."),
+    seed: int | None = option("--seed SEED", "With --random, the seed of the numbers; by default 0."),
+    sized: tuple[str, ...] = options.size(),
+    weights: options.File | None = option(
+        "--weights SAFETENSORS", "Use the weights in this file or index, in place of the function's own."
+    ),
+    is_cast: bool = option("--cast", "With --weights, round floats, and cast integers, to the dtypes of the function."),
+    executables: options.File | None = option(
+        "--executables EXE",
+        "Use the compiled code in this file, if it fits. It is native code: trust it as you trust a program.",
+    ),
+    policy: options.File | None = option("--policy TOML", "Refuse a function that this policy does not allow."),
+    force: bool = option("--force", "Replace OUT if it exists."),
 ) -> int:
     """Call a function with arrays from files, and write its results to a file, or show them.
 
@@ -117,6 +75,12 @@ def command(
     their order as arr_0, arr_1, ... The arrays decide the sizes of symbolic dimensions. Without OUT, shapes and ranges
     are shown, and the numbers of small results. This imports JAX, and runs the function: run only functions that you
     trust.
+
+    Example:
+      jaxexp run model.jaxexp x.npy -o y.npy
+      jaxexp run model.jaxexp "args[0]['w']=w.npy" "args[1]=x.npy"
+      jaxexp run step.jaxexp state.npz 0.01 -o new_state.npz
+      jaxexp run model.jaxexp --random --size batch=4
     """
     if not is_random and (sized or seed is not None):
         raise click.UsageError(f"{'--size' if sized else '--seed'} is for random numbers: add --random")

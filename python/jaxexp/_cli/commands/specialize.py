@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxexp._cli import completing, functions, inputs, options, outputs
+from jaxexp._cli import functions, inputs, options, outputs
 from jaxexp._cli.complaints import misused
+from jaxexp._cli.options import option
 from jaxexp._cli.page import progress, say
 from jaxexp._fleet.places.source import path_in
 from jaxexp._kernel.artifact.words import counted, listed
@@ -19,41 +20,35 @@ from jaxexp._kernel.io.other_files import ARCHIVE, ARTIFACT
 if TYPE_CHECKING:
     from jaxexp._api.exported import Exported
 
-_EXAMPLE = """\b
-Example:
-  jaxexp specialize model.jaxexp --size batch=8 -o model_8.jaxexp
-  jaxexp specialize model.jaxexp --size batch=8 --to 0.8.1 -o model_8.jaxexp
-  jaxexp specialize model.jaxexp --size batch=1,8 --size n=64 -o fleet.zip"""
 
-
-@click.command(epilog=_EXAMPLE, short_help="Fix the symbolic dimensions of a function.")
-@click.argument("file", metavar="FILE", type=completing.Artifact())
-@options.sizes("made")
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    metavar="OUT",
-    type=click.Path(),
-    help="An archive, NAME.zip, for any number of sizes; or an artifact for one combination.",
-)
-@click.option(
-    "--to",
-    metavar="READER",
-    help="The reader to write for, as in 'migrate': a release such as 0.8.1, 12w, or max; by default the "
-    "installed JAX, even if FILE was written for another release.",
-)
-@click.option("--append", is_flag=True, help="Add to an archive that exists.")
-@click.option("--force", is_flag=True, help="Replace OUT, or with --append its members, if they exist.")
-@options.imports
-@options.headers
-def command(file: str, sized: tuple[str, ...], output: str, to: str | None, append: bool, force: bool) -> None:
+@options.command("Fix the symbolic dimensions of a function.", options.IMPORTS, options.HEADERS)
+def command(
+    file: str = options.FILE,
+    sized: tuple[str, ...] = options.sizes("made"),
+    output: options.File = option(
+        "-o, --output OUT",
+        "An archive, NAME.zip, for any number of sizes; or an artifact for one combination.",
+        required=True,
+    ),
+    to: str | None = option(
+        "--to READER",
+        "The reader to write for, as in 'migrate': a release such as 0.8.1, 12w, or max; by default the installed "
+        "JAX, even if FILE was written for another release.",
+    ),
+    append: bool = option("--append", "Add to an archive that exists."),
+    force: bool = option("--force", "Replace OUT, or with --append its members, if they exist."),
+) -> None:
     """Fix the symbolic dimensions of a function, so that it compiles to faster code and runs where shapes must be
     constant.
 
     Each combination of sizes gives one function. In an archive, its name is the name of FILE with the sizes, as in
     model-batch-8, and all functions share the weights. VJPs and metadata are kept. OUT appears when everything is
     written. This imports JAX.
+
+    Example:
+      jaxexp specialize model.jaxexp --size batch=8 -o model_8.jaxexp
+      jaxexp specialize model.jaxexp --size batch=8 --to 0.8.1 -o model_8.jaxexp
+      jaxexp specialize model.jaxexp --size batch=1,8 --size n=64 -o fleet.zip
     """
     chosen = options.combinations(sized)
     if to is not None:

@@ -5,30 +5,28 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import click
-
 from jaxexp._cli import completing, inputs, options, outputs
+from jaxexp._cli.options import argument, option
 from jaxexp._cli.page import progress, say
 from jaxexp._fleet.passes.migrate_many import inside, make_folder
 from jaxexp._kernel.artifact.words import counted
 
-_EXAMPLE = """\b
-Example:
-  jaxexp unpack fleet.zip -d models
-  jaxexp unpack fleet.zip 'resnet/*' -d models --force"""
 
-
-@click.command(epilog=_EXAMPLE, short_help="Write members of an archive as files.")
-@click.argument("archive", type=click.Path())
-@click.argument("pattern", metavar="[GLOB]", required=False, shell_complete=completing.of_archive)
-@click.option("-d", "--directory", default=".", show_default=True, type=click.Path(), help="The folder for the files.")
-@click.option("--force", is_flag=True, help="Replace files that exist.")
-@options.headers
-def command(archive: str, pattern: str | None, directory: str, force: bool) -> None:
+@options.command("Write members of an archive as files.", options.HEADERS)
+def command(
+    archive: options.File = argument("ARCHIVE"),
+    pattern: str | None = argument("[GLOB]", shell_complete=completing.of_archive),
+    directory: options.File = option("-d, --directory", "The folder for the files.", default=".", show_default=True),
+    force: bool = option("--force", "Replace files that exist."),
+) -> None:
     """Write members of an archive as files, each a plain artifact.
 
     Each artifact is verified first. Its file appears completely or not at all. Its weights and cases go to files beside
     it; artifacts with the same weights share them. Nothing is written outside of the directory. JAX is not imported.
+
+    Example:
+      jaxexp unpack fleet.zip -d models
+      jaxexp unpack fleet.zip 'resnet/*' -d models --force
     """
     with inputs.part(archive, pattern) as opened:
         targets = {name: inside(directory, name, ".jaxexp") for name in opened}

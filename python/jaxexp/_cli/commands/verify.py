@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxexp._cli import complaints, completing, inputs, options
+from jaxexp._cli import complaints, inputs, options
+from jaxexp._cli.options import option
 from jaxexp._cli.page import Column, Page, print_summary, progress
 from jaxexp._errors import (
     DeserializationError,
@@ -33,13 +34,6 @@ if TYPE_CHECKING:
     from jaxexp._policy.policy import Policy
     from jaxexp._signing.reading import SignedFiles
     from jaxexp._signing.signed_by import SignedBy
-
-_EXAMPLE = """\b
-Example:
-  jaxexp verify model.jaxexp fleet.zip
-  jaxexp verify --include '*.bin' models/ && echo all good
-  jaxexp verify --policy policy.toml uploaded.jaxexp
-  jaxexp verify --signed-by release.pub model.jaxexp model.exe"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,49 +76,29 @@ class Verdict:
     try_again: bool = False
 
 
-@click.command(epilog=_EXAMPLE, short_help="Check that artifacts are whole.")
-@click.argument("paths", metavar="FILE...", nargs=-1, required=True, type=completing.Artifact())
-@options.folders
-@options.quiet("whole")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object with a list of all artifacts.")
-@click.option(
-    "--policy",
-    metavar="TOML",
-    type=click.Path(),
-    help="Also refuse artifacts that this policy does not allow: a file with fields of Policy, such as "
-    "custom_calls = ['my_*']. This imports JAX.",
-)
-@click.option(
-    "--signed-by",
-    "pem",
-    metavar="PEM",
-    multiple=True,
-    type=click.Path(),
-    help="Refuse files without a signature by the owner of this public key, or by a signer with one of these "
-    "trusted certificates.",
-)
-@click.option("--identity", metavar="NAME", help="Refuse files without a signature by this identity of Sigstore.")
-@click.option("--issuer", metavar="URL", help="With --identity, the identity provider that must have confirmed it.")
-@click.option(
-    "--signature", metavar="SIG", type=click.Path(), help="One signature for all files, in place of FILE.sig."
-)
-@options.workers(
-    "The number of threads; by default one for each processor. With --executor, the number in each worker; "
-    "by default 1."
-)
-@options.imports
-@options.headers
+@options.command("Check that artifacts are whole.", options.IMPORTS, options.HEADERS)
 def command(
-    paths: tuple[str, ...],
-    folders: inputs.Folders,
-    quiet: bool,
-    as_json: bool,
-    policy: str | None,
-    pem: tuple[str, ...],
-    identity: str | None,
-    issuer: str | None,
-    signature: str | None,
-    spread: options.Spread,
+    paths: tuple[str, ...] = options.FILES,
+    folders: inputs.Folders = options.FOLDERS,
+    quiet: bool = options.quiet("whole"),
+    as_json: bool = option("--json", "Print a JSON object with a list of all artifacts."),
+    policy: options.File | None = option(
+        "--policy TOML",
+        "Also refuse artifacts that this policy does not allow: a file with fields of Policy, such as custom_calls = "
+        "['my_*']. This imports JAX.",
+    ),
+    pem: tuple[options.File, ...] = option(
+        "--signed-by PEM",
+        "Refuse files without a signature by the owner of this public key, or by a signer with one of these trusted "
+        "certificates.",
+    ),
+    identity: str | None = option("--identity NAME", "Refuse files without a signature by this identity of Sigstore."),
+    issuer: str | None = option("--issuer URL", "With --identity, the identity provider that must have confirmed it."),
+    signature: options.File | None = option("--signature SIG", "One signature for all files, in place of FILE.sig."),
+    spread: options.Spread = options.workers(
+        "The number of threads; by default one for each processor. With --executor, the number in each worker; by "
+        "default 1."
+    ),
 ) -> int:
     """Check that artifacts are whole: their structure, all digests, and for files also the bytecode of the modules.
 
@@ -138,6 +112,12 @@ def command(
 
     With --signed-by or --identity, each file and its weights need a signature, by default FILE.sig. Signatures are
     checked first. Every file that they list is read.
+
+    Example:
+      jaxexp verify model.jaxexp fleet.zip
+      jaxexp verify --include '*.bin' models/ && echo all good
+      jaxexp verify --policy policy.toml uploaded.jaxexp
+      jaxexp verify --signed-by release.pub model.jaxexp model.exe
     """
     by = _signed_by(pem, identity, issuer, signature)
     allowed = inputs.policy(policy)

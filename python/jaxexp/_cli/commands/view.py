@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jaxexp._cli import completing, inputs, options, outputs
+from jaxexp._cli.options import argument, option
 from jaxexp._cli.page import one_line
 from jaxexp._fleet.places.inspect import inspected
 from jaxexp._fleet.places.source import path_in
@@ -23,29 +24,25 @@ if TYPE_CHECKING:
     from jaxexp._fleet.places.source import Opened
     from jaxexp._view.sides import Check, Readers, Side
 
-_EXAMPLE = """\b
-Example:
-  jaxexp view model.jaxexp --open
-  jaxexp view fleet.zip::model/2 -o model.html
-  jaxexp view old.jaxexp new.jaxexp -o changes.html"""
 
-
-@click.command(epilog=_EXAMPLE, short_help="Make a page about an artifact.")
-@click.argument("file", metavar="FILE", type=completing.Artifact())
-@click.argument("other", metavar="[OTHER]", required=False, type=completing.Artifact())
-@click.option("-o", "--output", metavar="PAGE", help="The page; - for stdout. By default, the name of FILE and .html.")
-@click.option(
-    "--open", "show", is_flag=True, help="Open the page in a browser. Without -o, the page is a temporary file."
-)
-@click.option("--force", is_flag=True, help="Replace an existing file.")
-@options.imports
-@options.headers
-def command(file: str, other: str | None, output: str | None, show: bool, force: bool) -> None:
+@options.command("Make a page about an artifact.", options.IMPORTS, options.HEADERS)
+def command(
+    file: str = options.FILE,
+    other: str | None = argument("[OTHER]", type=completing.Artifact()),
+    output: str | None = option("-o, --output PAGE", "The page; - for stdout. By default, the name of FILE and .html."),
+    show: bool = option("--open", "Open the page in a browser. Without -o, the page is a temporary file."),
+    force: bool = option("--force", "Replace an existing file."),
+) -> None:
     """Make one HTML page about an artifact, or about the differences between two.
 
     It shows arguments and results with their shardings, weights, the module as a graph that folds, VJPs, custom calls,
     and the releases of JAX that can load it. The page works offline. The artifact is not run; JAX is imported, to parse
     the modules.
+
+    Example:
+      jaxexp view model.jaxexp --open
+      jaxexp view fleet.zip::model/2 -o model.html
+      jaxexp view old.jaxexp new.jaxexp -o changes.html
     """
     if output == "-" and show:
         raise click.UsageError("--open needs a file, and -o - writes to stdout")
