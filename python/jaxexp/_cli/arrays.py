@@ -86,16 +86,14 @@ def read(path: str) -> Stored:
         return _stored(repr(path), path, file, size, functools.partial(files.regular, path))
 
 
-def read_all(path: str, closing: contextlib.ExitStack | None = None) -> dict[str, Stored]:
-    """The arrays in a .npz file by their names; errors as in `read`. The file stays open while one of them is there, or
-    until a context closes it.
-    """
+def read_all(path: str) -> dict[str, Stored]:
+    """The arrays in a .npz file by their names; errors as in `read`. The file stays open while one of them is there."""
     with files.regular(path) as file:
         if file.read(len(_MAGIC)) == _MAGIC:
             raise click.ClickException(f"{path!r} is a .npy file, where a .npz file is expected")
     found: dict[str, Stored] = {}
-    with _explained(path), contextlib.ExitStack() as context:
-        zipped = context.enter_context(zipfile.ZipFile(path))
+    with _explained(path):
+        zipped = zipfile.ZipFile(path)
         for member in zipped.infolist():
             name, suffix, _ = member.filename.rpartition(".npy")
             if not suffix:
@@ -107,9 +105,6 @@ def read_all(path: str, closing: contextlib.ExitStack | None = None) -> dict[str
             again = functools.partial(zipped.open, member)
             with again() as content:
                 found[name] = _stored(f"{path!r}, {cut(name)!r}", path, content, member.file_size, again)
-        left = context.pop_all()
-    if closing is not None:
-        closing.enter_context(left)
     return found
 
 

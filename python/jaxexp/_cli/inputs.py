@@ -90,20 +90,15 @@ def in_folder(folder: str, folders: Folders, command: str) -> Iterator[Source | 
             yield from (Source(handle.label, handle=handle) for handle in handles)
 
 
-def read_each(
-    sources: Iterable[Source | Unusable], read: Callable[[Source], T]
-) -> tuple[list[T], list[tuple[str, Exception]]]:
-    """What `read` returns for each source, and the errors of those that cannot be read, by their names."""
-    found: list[T] = []
-    failed: list[tuple[str, Exception]] = []
+def read_each(sources: Iterable[Source | Unusable], read: Callable[[Source], T]) -> Iterator[tuple[str, T | Exception]]:
+    """The name of each source, and what `read` returns for it, or its error if it cannot be read."""
     for one in sources:
         try:
             if not isinstance(one, Source):
                 raise one.error
-            found.append(read(one))
+            yield one.name, read(one)
         except (ExportError, OSError, ImportError) as error:
-            failed.append((one.name, error))
-    return found, failed
+            yield one.name, error
 
 
 def part(path: str, pattern: str | None) -> Archive:

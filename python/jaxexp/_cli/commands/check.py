@@ -15,7 +15,7 @@ import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -35,10 +35,8 @@ if TYPE_CHECKING:
 PluginOption = str | int | float | bool
 _How = Mapping[str, Any]  # what a check is told: the tolerance, and the most bytes that are drawn
 
-
 HERE = "here"
 _ERROR = "error"  # the verdict on an artifact that cannot be loaded
-
 
 FLAG, PASS, LLVM = "flag", "pass", "LLVM"
 _DISABLED = "--xla_disable_hlo_passes"
@@ -50,7 +48,7 @@ _START, _MOST_TIME = "pipeline-start", 30.0  # seconds that each process may tak
 Check = Callable[[str, float | None], "CheckReport | None"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Blamed:
     """What makes a case differ.
 
@@ -78,9 +76,6 @@ class Blamed:
             return shown(f"{self.case} differs also without each flag and each pass of XLA's ({tried})")
         what = {FLAG: "XLA_FLAGS ", PASS: "XLA's pass ", LLVM: "LLVM's optimizations, "}[self.kind] + self.name
         return shown(f"{self.case} without {what}: {self.without} ({tried})")
-
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +106,7 @@ class Outcome:
         said: dict[str, Any] = {"file": self.file, "where": self.where, "verdict": self.verdict}
         if self.report is None:
             return said | {"error": self.error, "status": self.status}
-        blamed = {"blamed": [one.to_json() for one in self.blamed]} if self.blamed else {}
+        blamed = {"blamed": [dataclasses.asdict(one) for one in self.blamed]} if self.blamed else {}
         return said | {"report": self.report.to_json()} | blamed
 
     @classmethod
@@ -213,19 +208,23 @@ def command(
     for report in filter(None, (page_file, junit_file)):
         file_system.refuse_to_lose(report, "a report")
     how = {"tolerance": tolerance, "max_drawn_bytes": max_drawn_bytes}
+    at_once = spread.workers or 1
     found: list[Outcome] = []
-    if page_file is not None:
-        found.append(_viewed(files[0], page_file, how))
-    elif results_file is not None:
-        found.append(_of_results(files[0], results_file, tolerance))
-    elif plugin is not None:
-        found += _on_plugin(files, folders, plugin, plugin_options, how)
-    else:
-        if is_matrix or not pythons:
-            found += _here(files, folders, spread, how)
-        found += _elsewhere(pythons, files, folders, _options(how), spread.workers or 1)
+    if is_matrix or not pythons:
+        if page_file is not None:
+            reports = _viewed(files[0], page_file, how)
+        elif results_file is not None:
+            reports = _of_results(files[0], results_file, tolerance)
+        elif plugin is not None:
+            reports = _on_plugin(files, folders, plugin, plugin_options, how)
+        else:
+            from jaxexp._fleet.passes.one_by_one import checked
+
+            reports = spread.results(files, folders, "check", functools.partial(checked, **how))
+        found += [_outcome(name, plugin or HERE, one) for name, one in reports]
+    found += _elsewhere(pythons, files, folders, _options(how), at_once)
     if is_bisecting:
-        found = _all_bisected(found, _options(how), spread.workers or 1)
+        found = [_bisected(one, _options(how), at_once) for one in found]
     if junit_file is not None:
         outputs.write(junit_file, _junit(found).encode(), force=True)
     chosen = [one for one in found if not quiet or _is_bad(one, allow_none)]
@@ -265,19 +264,10 @@ def _outcome(name: str, where: str, found: CheckReport | Exception) -> Outcome:
     return Outcome(name, where, found)
 
 
-def _here(files: Sequence[str], folders: inputs.Folders, spread: options.Spread, how: _How) -> Iterator[Outcome]:
-    from jaxexp._fleet.passes.one_by_one import checked
-
-    found = spread.results(files, folders, "check", lambda given, means: checked(given, means, **how))
-    return (_outcome(name, HERE, one) for name, one in found)
+_Reports = Iterable[tuple[str, "CheckReport | Exception"]]
 
 
-def _tried(source: inputs.Source, where: str, check: Callable[[inputs.Source], CheckReport]) -> Outcome:
-    reports, failed = inputs.read_each([source], check)
-    return _outcome(source.name, where, failed[0][1] if failed else reports[0])
-
-
-def _viewed(file: str, page_file: str, how: _How) -> Outcome:
+def _viewed(file: str, page_file: str, how: _How) -> _Reports:
     """Checks an artifact, and writes a page about it and what was found."""
     from jaxexp._api.cases.report import of_report
     from jaxexp._fleet.places.load import check
@@ -287,41 +277,39 @@ def _viewed(file: str, page_file: str, how: _How) -> Outcome:
         outputs.write(page_file, view.page_of(source, check=of_report(found)).encode(), force=True)
         return found
 
-    return _tried(inputs.artifact(file), HERE, written)
+    return inputs.read_each([inputs.artifact(file)], written)
 
 
-def _of_results(file: str, results_file: str, tolerance: Tolerance | None) -> Outcome:
+def _of_results(file: str, results_file: str, tolerance: Tolerance | None) -> _Reports:
     """Compares what the calls returned elsewhere."""
     from jaxexp._api.cases.replaying import check_results
     from jaxexp._cli import arrays
     from jaxexp._fleet.places.load import cases_in
 
+    stored = {name: one.array for name, one in arrays.read_all(results_file).items()}
+
     def compared(source: inputs.Source) -> CheckReport:
         artifact = source.read()
         return check_results(results_file, stored, cases_in(source, artifact), artifact, tolerance)
 
-    with contextlib.ExitStack() as context:
-        stored = {name: one.array for name, one in arrays.read_all(results_file, context).items()}
-        return _tried(inputs.artifact(file), HERE, compared)
+    return inputs.read_each([inputs.artifact(file)], compared)
 
 
 def _on_plugin(
     files: Sequence[str], folders: inputs.Folders, plugin: str, options: Mapping[str, PluginOption], how: _How
-) -> Iterator[Outcome]:
+) -> Iterator[tuple[str, CheckReport | Exception]]:
     from jaxexp.runtime.session import Session
-
-    def check(source: inputs.Source) -> CheckReport:
-        return Session(source.given, plugin=plugin, options=options or None).check(**how)
 
     sources: list[Any] = []
     for file in files:
         several = inputs.stands_for_all(file)
         sources += inputs.in_folder(file, folders, "check") if several else inputs.artifacts(file)
     with progress("checking", len(sources)) as advance:
-        for source in sources:
-            outcome = _tried(source, plugin, check)
-            yield outcome
-            advance(1, outcome.report is None)
+        for name, found in inputs.read_each(
+            sources, lambda source: Session(source.given, plugin=plugin, options=options or None).check(**how)
+        ):
+            yield name, found
+            advance(1, isinstance(found, Exception))
 
 
 def _elsewhere(
@@ -345,21 +333,18 @@ def _options(how: _How) -> list[str]:
     return given + [part for module in options.imported() for part in ("--import", module)]
 
 
-def _all_bisected(found: Iterable[Outcome], options: Sequence[str], at_once: int) -> list[Outcome]:
-    def of(one: Outcome) -> Outcome:
-        def check(flags: str, seconds: float | None) -> CheckReport | None:
-            python = sys.executable if one.where == HERE else one.where
-            return _in_process(python, [*options, "--", one.file], flags, seconds)[0].report
+def _bisected(one: Outcome, options: Sequence[str], at_once: int) -> Outcome:
+    if one.report is None:
+        return one
+    python = sys.executable if one.where == HERE else one.where
 
-        if one.report is None:
-            return one
-        return dataclasses.replace(one, blamed=bisected(one.report, check, at_once))
+    def check(flags: str, seconds: float | None) -> CheckReport | None:
+        return _in_process(python, [*options, "--", one.file], flags, seconds)[0].report
 
-    return [of(one) for one in found]
+    return dataclasses.replace(one, blamed=bisected(one.report, check, at_once))
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Suspect:
+class _Suspect(NamedTuple):
     kind: str
     name: str
     flags: str  # XLA_FLAGS without it
@@ -394,19 +379,11 @@ def bisected(report: CheckReport, check: Check, at_once: int) -> tuple[Blamed, .
                 for case in wrong:
                     now = usable.get(case.name)
                     if case.name not in found and now is not None and now.verdict != DIFFERS:
-                        found[case.name] = Blamed(
-                            case=case.name,
-                            kind=suspect.kind,
-                            name=suspect.name,
-                            without=now.summary,
-                            tried=tried,
-                            unusable=unusable,
-                        )
+                        found[case.name] = Blamed(case.name, *suspect[:2], now.summary, tried, unusable)
                 advance(1)
             if len(found) == len(wrong):
                 break
-    none = functools.partial(Blamed, kind=None, name="", without="", tried=tried, unusable=unusable)
-    return tuple(found.get(case.name) or none(case=case.name) for case in wrong)
+    return tuple(found.get(case.name) or Blamed(case.name, None, "", "", tried, unusable) for case in wrong)
 
 
 def _flags(flags: Sequence[str], cases: Iterable[Checked]) -> Iterator[_Suspect]:
@@ -448,13 +425,7 @@ def _in_process(
     environment = None if xla_flags is None else {**os.environ, "XLA_FLAGS": xla_flags}
     try:
         done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            env=environment,
-            timeout=seconds,
+            command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment, timeout=seconds
         )
     except subprocess.TimeoutExpired:
         return [Outcome("", python, None, f"jaxexp check did not end within {seconds:.0f} s", complaints.FAILED)]

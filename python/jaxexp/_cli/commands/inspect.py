@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +15,7 @@ from jaxexp._cli.page import Column, Page, print_json
 from jaxexp._errors import ExportError
 from jaxexp._fleet.places.inspect import inspected as read
 from jaxexp._fleet.places.verify import executables_in, is_file_of_executables, tensors_in
-from jaxexp._kernel.artifact.inspection import Inspection, Value, facts_of, in_tree_of, notes_of, type_of
+from jaxexp._kernel.artifact.inspection import Inspection, facts_of, in_tree_of, notes_of, type_of
 from jaxexp._kernel.artifact.words import counted
 
 if TYPE_CHECKING:
@@ -83,15 +83,13 @@ def command(
                     page.lines(_mlir(source, order, everything) if mlir else _jaxpr(source, order, with_sizes))
             elif inputs.stands_for_all(text):
                 sources = inputs.in_folder(text, folders, "inspect")
-                inspected, errors = inputs.read_each(
-                    sources, lambda one: (one.name, read(one.opened(), check, digests))
-                )
+                found = list(inputs.read_each(sources, lambda one: read(one.opened(), check, digests)))
+                inspected = [(name, one) for name, one in found if not isinstance(one, Exception)]
                 if as_json:
-                    for one in inspected:
-                        add(_to_dict, show, *one)
+                    objects += (_to_dict(name, one) for name, one in inspected)
                 elif inspected:
                     _show_several(page, inspected, folders, digests)
-                fail(*errors)
+                fail(*((name, one) for name, one in found if isinstance(one, Exception)))
             elif is_file_of_executables(text):
                 add(_executables_to_dict, _show_executables, text, executables_in(text, check=check))
             elif (held := tensors_in(text)) is not None:
@@ -112,13 +110,10 @@ _MOST_WRITTEN = 1 << 26  # characters of shapes
 
 def _to_dict(name: str, found: Inspection) -> dict[str, Any]:
     """An inspection as JSON has it, where each value has its own shape, also one that many values share."""
-    lengths: dict[int, int] = {}
-    written = 0
-    for value in (*found.arguments, *found.results):
-        shape = value.shape
-        if id(shape) not in lengths:
-            lengths[id(shape)] = sum(len(str(size)) for size in shape)
-        written += lengths[id(shape)]
+    values = (*found.arguments, *found.results)
+    shapes = {id(value.shape): value.shape for value in values}
+    lengths = {key: sum(len(str(size)) for size in shape) for key, shape in shapes.items()}
+    written = sum(lengths[id(value.shape)] for value in values)
     if written > _MOST_WRITTEN:
         raise ExportError(
             f"{name!r} has shapes of {written:,} characters, and --json writes at most {_MOST_WRITTEN:,}: "
@@ -129,20 +124,23 @@ def _to_dict(name: str, found: Inspection) -> dict[str, Any]:
 
 def _show_several(page: Page, inspected: list[tuple[str, Inspection]], folders: inputs.Folders, digests: bool) -> None:
     """Prints a row for each artifact in a folder or an archive."""
-    columns = [
-        Column("artifact", style="name"),
-        Column("function", cut=True),
-        Column("platforms", cut=True),
-        Column("bytes", right=True),
-        Column("operations", right=True, optional=True),
-        Column("custom calls", cut=True, optional=True),
-        Column("VJPs", right=True, optional=True),
-        Column("written by JAX", optional=True),
-    ]
-    rows = [_row(name, one) for name, one in inspected]
+    artifact = Column("artifact", style="name")
+    rows: list[tuple[str, ...]]
     if digests:
-        columns = [columns[0], Column("SHA-256"), Column("meaning")]
+        columns = [artifact, Column("SHA-256"), Column("meaning")]
         rows = [(name, one.sha256 or "", one.meaning or "") for name, one in inspected]
+    else:
+        columns = [
+            artifact,
+            Column("function", cut=True),
+            Column("platforms", cut=True),
+            Column("bytes", right=True),
+            Column("operations", right=True, optional=True),
+            Column("custom calls", cut=True, optional=True),
+            Column("VJPs", right=True, optional=True),
+            Column("written by JAX", optional=True),
+        ]
+        rows = [_row(name, one) for name, one in inspected]
     page.blank()
     page.table(columns, rows)
     page.blank()
@@ -176,7 +174,9 @@ def show(page: Page, name: str, found: Inspection) -> None:
     for heading, values in (("argument", found.arguments[len(found.weights) :]), ("result", found.results)):
         if values:
             page.blank()
-            _show_values(page, heading, values, where)
+            columns = [Column(heading, style="name"), Column("type"), Column("sharding"), Column("note")]
+            shown = ((v, (v.sharding or "").removesuffix(where)) for v in values)
+            page.table(columns, [(v.path, type_of(v), on, ", ".join(notes_of(v))) for v, on in shown])
 
 
 _ON = " on "
@@ -187,12 +187,6 @@ def _where_all_are(found: Inspection) -> str:
     texts = [value.sharding for value in (*found.arguments, *found.results) if value.sharding]
     ends = {text[text.find(_ON) :] if _ON in text else "" for text in texts}
     return ends.pop() if len(texts) > 1 and len(ends) == 1 else ""
-
-
-def _show_values(page: Page, heading: str, values: Sequence[Value], where: str) -> None:
-    columns = [Column(heading, style="name"), Column("type"), Column("sharding"), Column("note")]
-    rows = [(v.path, type_of(v), (v.sharding or "").removesuffix(where), ", ".join(notes_of(v))) for v in values]
-    page.table(columns, rows)
 
 
 def _show_weights(page: Page, found: Inspection) -> None:
@@ -246,6 +240,7 @@ _ELEMENTS = 16  # larger constants are cut
 
 # Conditions that the table has; the others are those of a machine.
 _OF_CALL = ("function", "module", "signature", "results", "arguments", "placement", "devices")
+_SHOWN = ("function", "module", "results", "devices")
 _DIGITS = 12  # of a digest, on a terminal: arguments need the room, because they tell executables apart
 
 
@@ -277,21 +272,12 @@ def _show_executables(page: Page, path: str, given: tuple[tuple[Executable, ...]
         page.blank()
         page.fields([(name, text or "none") for name, text in machine])
         page.blank()
-        page.table(columns, [_executable_row(one, _DIGITS if page.is_terminal else None) for one in code])
-
-
-def _executable_row(one: Executable, digits: int | None) -> tuple[str, ...]:
-    of_call = one.conditions
-    results = of_call.get("results", "")
-    return (
-        of_call.get("function", ""),
-        of_call.get("module", "")[:digits],
-        one.arguments,
-        "" if results == "all" else results,
-        of_call.get("devices", ""),
-        f"{one.size:,}",
-        "usable" if one.why is None else one.why,
-    )
+        rows: list[tuple[str, ...]] = []
+        for one in code:
+            function, module, results, devices = (one.conditions.get(name, "") for name in _SHOWN)
+            module, results = module[:_DIGITS] if page.is_terminal else module, "" if results == "all" else results
+            rows.append((function, module, one.arguments, results, devices, f"{one.size:,}", one.why or "usable"))
+        page.table(columns, rows)
 
 
 def _executables_to_dict(path: str, given: tuple[tuple[Executable, ...], int]) -> dict[str, Any]:

@@ -100,7 +100,9 @@ def _in_folder(
         for source in inputs.in_folder(folder, folders, "ls")
         if pattern is None or fnmatch.fnmatchcase(source.name.removeprefix(start), pattern)
     )
-    found, failed = inputs.read_each(sources, lambda source: _of_source(source, with_digest))
+    read = list(inputs.read_each(sources, lambda source: _of_source(source, with_digest)))
+    found = [one for _, one in read if not isinstance(one, Exception)]
+    failed = [(name, one) for name, one in read if isinstance(one, Exception)]
     if pattern is not None and not (found or failed):
         raise click.ClickException(f"no artifact in {folder!r} matches {pattern!r}")
     return found, failed
