@@ -191,8 +191,7 @@ def _verified(
         verdicts[order] = []
         for name, error in left.items():
             archive, _, member = name.partition(inputs.MEMBER)
-            wrong = _wrong(name, 0 if member else _size(name), error)
-            verdicts[order].append(dataclasses.replace(wrong, archive=archive))
+            verdicts[order].append(_verdict(name, 0 if member else _size(name), error, archive=archive))
     return [verdict for order in sorted(verdicts) for verdict in verdicts[order]]
 
 
@@ -213,8 +212,7 @@ def _verified_signed(
                 else:
                     yield _signed_file(name, signed, policy)
             except (ExportError, OSError) as error:
-                wrong = _wrong(name, _size(name), error)
-                yield dataclasses.replace(wrong, archive=name if is_archive else None)
+                yield _verdict(name, _size(name), error, archive=name if is_archive else None)
 
 
 def _signed_file(path: str, signed: SignedFiles, policy: Policy | None) -> Verdict:
@@ -223,23 +221,17 @@ def _signed_file(path: str, signed: SignedFiles, policy: Policy | None) -> Verdi
     found = verify_signed(path, signed, None if policy is None else policy.check_size)
     if not isinstance(found, Verified):
         other, size = found
-        return Verdict(path, "whole", size, other.has_digests, None, what=other.what)
+        return _verdict(path, size, None, other.has_digests, what=other.what)
     buffer, artifact = found.opened.buffer, found.opened.artifact
     if policy is not None:
         from jaxexp._api.load import deserialize
 
         deserialize(buffer, policy=policy)
+    names, sizes = [name for name, _ in found.files], [size for _, size in found.files]
     size, has_digests = len(buffer), artifact.trailer() is not None
-    return Verdict(
-        path,
-        "whole",
-        size,
-        has_digests,
-        None,
-        weights=tuple(name for name, _ in found.files),
-        weight_bytes=sum(size for _, size in found.files),
-        more_bytes=size - artifact.size if has_digests else 0,
-    )
+    more = size - artifact.size if has_digests else 0
+    weights: dict[str, Any] = {"weights": tuple(names), "weight_bytes": sum(sizes)}
+    return _verdict(path, size, None, has_digests, more_bytes=more, **weights)
 
 
 def _signed_archive(path: str, pattern: str | None, by: SignedBy, policy: Policy | None) -> Iterator[Verdict]:
@@ -259,13 +251,12 @@ def _signed_archive(path: str, pattern: str | None, by: SignedBy, policy: Policy
 def _of_file(found: VerifiedPlace) -> Verdict:
     """The verdict for a file, with the files of weights beside it; or for an archive that cannot be opened."""
     name, file = found.place.name, found.file
-    (error,) = found.errors.values() if found.errors else (None,)
-    if error is None:
-        verdict = Verdict(name, "whole", file.size, file.has_digests, None)
-    else:
-        verdict = _wrong(name, file.size or _size(name), error)
-    return dataclasses.replace(
-        verdict,
+    (error,) = found.errors.values() or (None,)
+    return _verdict(
+        name,
+        file.size or _size(name),
+        error,
+        file.has_digests,
         weights=tuple(name for name, *_ in file.weights),
         weight_bytes=sum(size for _, size, _ in file.weights),
         more_bytes=file.bytes_behind,
@@ -278,7 +269,7 @@ def _of_file(found: VerifiedPlace) -> Verdict:
 def _of_members(archive: Archive, errors: dict[str, Exception]) -> Iterator[Verdict]:
     """The verdicts for the members of an archive; digests cover every byte."""
     if archive.name in errors:
-        yield dataclasses.replace(_wrong(archive.name, 0, errors[archive.name]), archive=archive.name)
+        yield _verdict(archive.name, 0, errors[archive.name], archive=archive.name)
         return
     from jaxexp._fleet.archive.archive import parts_of
 
@@ -286,42 +277,44 @@ def _of_members(archive: Archive, errors: dict[str, Exception]) -> Iterator[Verd
     left, all_bytes = opened.unfinished_bytes, opened.source.size if names is None else None
     for name, handle in archive.items():
         shown = f"{archive.name}{inputs.MEMBER}{name}"
-        wrong, size = errors.get(shown), handle.size
-        verdict = Verdict(shown, "whole", size, True, None) if wrong is None else _wrong(shown, size, wrong)
-        yield dataclasses.replace(verdict, archive=archive.name, unfinished_bytes=left, archive_bytes=all_bytes)
+        about: dict[str, Any] = {"archive": archive.name, "unfinished_bytes": left, "archive_bytes": all_bytes}
+        yield _verdict(shown, handle.size, errors.get(shown), True, **about)
 
 
 def _size(name: str) -> int:
     return os.path.getsize(name) if os.path.isfile(name) else 0
 
 
-def _wrong(name: str, size: int, error: Exception) -> Verdict:
-    if isinstance(error, FatalArtifactError):
-        return Verdict(name, "unreadable", size, None, _said(error))
-    if isinstance(error, WeightsError):  # the weights may be in another file
-        where = f"{_WEIGHTS}{error.path[:300]}: " if error.path else ""
-        said = f"{where}{_said(error)}" if error.file == name else str(error)
-        return Verdict(name, "damaged", size, None, said)
-    if isinstance(error, DeserializationError):
-        where = f"at {error.path}: " if error.path else ""
-        return Verdict(name, "damaged", size, None, f"{where}{_said(error)}")
-    if isinstance(error, SignatureError):
-        said = f"expected {error.expected}, found {error.found}" if error.file == name else str(error)
-        return Verdict(name, "unsigned", size, None, said)
+def _verdict(name: str, size: int, error: Exception | None, digests: bool | None = None, **more: Any) -> Verdict:
+    if error is None:
+        return Verdict(name, "whole", size, digests, None, **more)
+    state, said = _wrong(name, error)
+    size = size if isinstance(error, (DeserializationError, PolicyError, SignatureError)) else 0
+    return Verdict(name, state, size, None, said, try_again=complaints.is_temporary(error), **more)
+
+
+def _wrong(name: str, error: Exception) -> tuple[str, str]:
+    """The state of an artifact with this error, and what is wrong with it."""
     if isinstance(error, PolicyError):
-        return Verdict(name, "refused", size, None, f"{error.where} {error.found}. {error.advice}")
-    return Verdict(name, "unreadable", 0, None, complaints.said(error), try_again=complaints.is_temporary(error))
-
-
-def _said(error: DeserializationError) -> str:
-    return f"expected {error.expected}, found {error.found}"
+        return "refused", f"{error.where} {error.found}. {error.advice}"
+    if not isinstance(error, (DeserializationError, SignatureError)):
+        return "unreadable", complaints.said(error)
+    said = f"expected {error.expected}, found {error.found}"
+    if isinstance(error, FatalArtifactError):
+        return "unreadable", said
+    if isinstance(error, (WeightsError, SignatureError)) and error.file != name:  # perhaps a file beside it
+        said = str(error)
+    elif isinstance(error, DeserializationError) and error.path:
+        where = f"{_WEIGHTS}{error.path[:300]}" if isinstance(error, WeightsError) else f"at {error.path}"
+        said = f"{where}: {said}"
+    return "unsigned" if isinstance(error, SignatureError) else "damaged", said
 
 
 def _print(verdicts: list[Verdict], folders: inputs.Folders, quiet: bool, whole: str) -> None:
     page = Page()
-    rows = [row for row in _rows(verdicts) if not quiet or row[2].startswith(tuple(_BAD))]
+    rows = [row for row in _rows(verdicts) if not quiet or row[2].startswith(_BAD)]
     if rows:
-        state = Column("state", marks={"whole": "good", **_BAD})
+        state = Column("state", marks={"whole": "good", **dict.fromkeys(_BAD, "bad")})
         note = Column("note", words=True)
         page.table([Column("artifact", style="name"), Column("bytes", right=True), state, note], rows)
     if not quiet or len(verdicts) > 1:
@@ -343,7 +336,7 @@ def _totals(verdicts: list[Verdict], whole: str) -> str:
     return f"{said}{f' ({without:,} without digests)' if without else ''}{bad}"
 
 
-_BAD = {"damaged": "bad", "unreadable": "bad", "refused": "bad", "unsigned": "bad"}
+_BAD = ("damaged", "unreadable", "refused", "unsigned")
 
 
 def _total(verdicts: list[Verdict]) -> tuple[int, int]:
@@ -358,11 +351,7 @@ def _rows(verdicts: list[Verdict]) -> Iterator[tuple[str, str, str, str]]:
     weights."""
     for archive, group in itertools.groupby(verdicts, key=lambda verdict: verdict.archive):
         found = list(group)
-        if archive is not None:
-            yield from _rows_of_archive(archive, found)
-            continue
-        for verdict in found:
-            yield _row(verdict)
+        yield from map(_row, found) if archive is None else _rows_of_archive(archive, found)
 
 
 def _rows_of_archive(archive: str, found: list[Verdict]) -> Iterator[tuple[str, str, str, str]]:
