@@ -16,6 +16,7 @@ from jaxexp._errors import ExportError
 from jaxexp._kernel.artifact.words import counted, listed, near
 
 from . import inputs, options
+from .complaints import misused
 
 if TYPE_CHECKING:
     from jaxexp._api.exported import Exported
@@ -59,6 +60,15 @@ def arguments(file: str, exported: Exported, given: options.Sizes, why: str, ins
     called = as_called(exported)
     options.check_sizes(file, specs.dimension_variables(called), given, why, instead)
     return specs.of_sizes(called, given)
+
+
+def check_reader(to: str | None) -> None:
+    """Refuses a reader of `--to` that there is not."""
+    if to is not None:
+        from jaxexp._kernel.write.reader import check_choice
+
+        with misused():
+            check_choice(to, "--to")
 
 
 def written_for(exported: Exported, reader: str) -> Exported:

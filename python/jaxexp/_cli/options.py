@@ -437,7 +437,7 @@ class Spread:
         """
         given, steps = inputs.given(files, folders, command)
         found: list[tuple[int, str, Any]] = []
-        doing = "checking" if command == "check" else "reading"
+        doing = {"check": "checking", "migrate": "migrating"}.get(command, "reading")
         with progress(doing, steps) as advance, self.means(advance.resumed, processes=True) as means:
             for place, name, one in look(given, means):
                 found.append((place.order, name, one))

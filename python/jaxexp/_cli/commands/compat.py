@@ -7,7 +7,7 @@ import contextlib
 import importlib.metadata
 import shlex
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxexp._cli import complaints, inputs, options
 from jaxexp._cli.options import option
@@ -21,16 +21,9 @@ from jaxexp._kernel.releases.table import number
 if TYPE_CHECKING:
     from jaxexp._compat.compatibility import Compatibility
 
-    _Described = tuple[str, Compatibility | Exception]
-
 _BY_JAXEXP, _UNCALLABLE = "jaxexp only", "not callable"
-_MARKS = {
-    "loaded": "good",
-    _UNCALLABLE: "bad",
-    complaints.REFUSED: "bad",
-    complaints.DAMAGED: "bad",
-    complaints.UNREADABLE: "bad",
-}
+_BAD = (_UNCALLABLE, complaints.REFUSED, complaints.DAMAGED, complaints.UNREADABLE)
+_MARKS = {"loaded": "good", **dict.fromkeys(_BAD, "bad")}
 
 
 @options.command("Say which releases of JAX load an artifact.", options.IMPORTS, options.HEADERS)
@@ -64,48 +57,71 @@ def command(
 
     with complaints.misused():
         asked = None if reader is None else release_of(reader, "--reader").version
-    found = _described(files, folders, spread)
-    first: Any = found[0]
-    verdicts = {name: _verdict(name, one, asked)[0] for name, one in found}
-    hidden = {name for name, verdict in verdicts.items() if quiet and verdict in ("loaded", _BY_JAXEXP)}
+    judged = [_judged(name, one, asked) for name, one in spread.results(files, folders, "compat", described)]
+    if len(judged) == 1 and isinstance(judged[0].facts, Exception):
+        raise judged[0].facts
+    shown = [one for one in judged if not (quiet and one.is_good)]
     if as_json:
-        print_json([_in_json(name, one, asked) for name, one in found if name not in hidden])
+        print_json([_in_json(one, asked) for one in shown])
     else:
         page = Page()
-        if len(found) > 1 or (asked is not None and not hidden):
-            _show_all(page, found, asked, files, folders, hidden)
-        elif not hidden:
-            _show(page, *first)
+        if len(judged) > 1 or (asked is not None and shown):
+            _show_all(page, judged, quiet, asked, files, folders.said())
+        elif shown:
+            _show(page, *shown[0][:2])
         page.write()
     reader = f"jaxexp with JAX {importlib.metadata.version('jax')}" if asked is None else f"JAX {asked}"
     refused, uncallable = (
-        [name for name, one in found if verdicts[name] == state and not isinstance(one, Exception)]
+        [one.name for one in judged if one.state == state and not isinstance(one.facts, Exception)]
         for state in (complaints.REFUSED, _UNCALLABLE)
     )
     if uncallable:
         them = "it" if len(uncallable) == 1 else "them"
         complaints.complain(f"{reader} loads {listed(uncallable, repr, most=_NAMED)}, but cannot call {them}")
     if refused:
-        remedy = f"; {_remedy_for(asked, *first)}" if asked is not None and len(found) == 1 else ""
+        remedy = f"; {_remedy_for(asked, *judged[0][:2])}" if asked is not None and len(judged) == 1 else ""
         complaints.complain(f"{reader} does not load {listed(refused, repr, most=_NAMED)}{remedy}")
-    unreadable = [(name, one) for name, one in found if isinstance(one, Exception)]
+    unreadable = [(one.name, one.facts) for one in judged if isinstance(one.facts, Exception)]
     if as_json:
         complaints.complain_of(unreadable)
     elif unreadable:
-        complaints.complain(f"{len(unreadable):,} of {counted(len(found), 'artifact')} cannot be read")
+        complaints.complain(f"{len(unreadable):,} of {counted(len(judged), 'artifact')} cannot be read")
     return complaints.FAILED if refused or uncallable else complaints.status_of(*(error for _, error in unreadable))
 
 
-def _described(files: tuple[str, ...], folders: inputs.Folders, spread: options.Spread) -> list[_Described]:
-    """The facts about the artifacts, or the errors of those that cannot be read, in the order of the files.
+class _Judged(NamedTuple):
+    """An artifact; whether it is loaded, and here also whether it can be called; and why not."""
 
-    Raises:
-        Exception: there is only one artifact, and it cannot be read.
-    """
-    found = spread.results(files, folders, "compat", described)
-    if len(found) == 1 and isinstance(found[0][1], Exception):
-        raise found[0][1]
-    return found
+    name: str
+    facts: Any  # a Compatibility, or the error of an artifact that cannot be read
+    state: str
+    reason: str
+
+    @property
+    def is_good(self) -> bool:
+        return self.state in ("loaded", _BY_JAXEXP)
+
+
+def _judged(name: str, facts: Compatibility | Exception, asked: str | None) -> _Judged:
+    def judged(state: str, reason: str) -> _Judged:
+        return _Judged(name, facts, state, reason.removeprefix("cannot read the artifact: "))
+
+    if isinstance(facts, Exception):
+        return judged(complaints.state_of(facts), complaints.without_name(complaints.said(facts), name, facts))
+    if asked is not None:
+        reasons = _reasons(facts, asked)
+        return judged(complaints.REFUSED, reasons[0]) if reasons else judged("loaded", "")
+    if facts.unreadable_here is not None:
+        return judged(_UNCALLABLE if facts.loaded_here else complaints.REFUSED, facts.unreadable_here)
+    notes = [facts.jax_export_refuses] if facts.jax_export_refuses else []
+    if facts.generic_nodes:
+        notes.append(f"generic nodes for {listed(facts.generic_nodes, most=_NAMED)}")
+    return judged(_BY_JAXEXP if facts.jax_export_refuses else "loaded", "; ".join(notes))
+
+
+def _reasons(found: Compatibility, reader: str) -> list[str]:
+    """Why a release refuses an artifact."""
+    return [r.reason for r in found.refusals if number(r.first) <= number(reader) <= number(r.last)]
 
 
 _NAMED = 8  # artifacts in a message
@@ -113,19 +129,14 @@ _REASONS = 20  # below a table
 
 
 def _show_all(
-    page: Page,
-    found: list[_Described],
-    asked: str | None,
-    files: tuple[str, ...],
-    folders: inputs.Folders,
-    hidden: set[str],
+    page: Page, judged: list[_Judged], quiet: bool, asked: str | None, files: tuple[str, ...], skipped: str
 ) -> None:
     """Prints a row for each artifact, and totals. With a release, the rows are only about that one."""
-    states, reasons_of = zip(*(_verdict(name, one, asked) for name, one in found), strict=True)
-    # Verdicts with equal reasons where these differ only in digests and large numbers.
-    verdicts = list(zip(states, complaints.kinds(reasons_of), strict=True))
+    # Reasons become equal where they differ only in digests and large numbers.
+    kinds = complaints.kinds(one.reason for one in judged)
+    judged = [one._replace(reason=kind) for one, kind in zip(judged, kinds, strict=True)]
     state = Column("here" if asked is None else f"by JAX {asked}", marks=_MARKS)
-    reasons = collections.Counter(verdict for verdict in verdicts if verdict[1]).most_common()
+    reasons = collections.Counter((one.state, one.reason) for one in judged if one.reason).most_common()
     many_alike = any(count > 1 for _, count in reasons)  # then reasons are written out once, below
     # On a terminal, a row has only the number of its reason; in a pipe, each row can stand alone.
     marks = {verdict: f"({i})" if i <= _REASONS else "other" for i, (verdict, _) in enumerate(reasons, 1)}
@@ -133,26 +144,21 @@ def _show_all(
     about = [Column("artifact", style="name")]
     if asked is None:
         about += [Column("written by JAX", optional=True), Column("jax.export of", optional=True)]
-    rows = [
-        (
-            name,
-            *(_age(one) if asked is None else ()),
-            verdict[0],
-            marks.get(verdict, "") if is_marked else verdict[1],
-        )
-        for (name, one), verdict in zip(found, verdicts, strict=True)
-        if name not in hidden
-    ]
+    rows: list[tuple[str, ...]] = []
+    for one in judged:
+        if not (quiet and one.is_good):
+            reason = marks.get((one.state, one.reason), "") if is_marked else one.reason
+            rows.append((one.name, *(_age(one.facts) if asked is None else ()), one.state, reason))
     page.table([*about, state, Column("because of")], rows)
     page.blank()
-    page.totals([verdict for verdict, _ in verdicts], folders.said())
+    page.totals([one.state for one in judged], skipped)
     if many_alike:
         page.blank()
         columns = [Column(""), Column("artifacts", right=True), state, Column("because of")]
         page.table(columns, [(marks[v] if is_marked else "", f"{count:,}", *v) for v, count in reasons[:_REASONS]])
         if len(reasons) > _REASONS:
             page.line(f"  and {counted(len(reasons) - _REASONS, 'other reason')}: --json has all")
-    if advice := list(_advice(verdicts, found, asked, files)):
+    if advice := list(_advice(judged, asked, files)):
         page.blank()
         page.fields(advice)
 
@@ -164,44 +170,23 @@ def _age(found: Compatibility | Exception) -> tuple[str, str]:
     return found.jax_version or span(*found.writers), listed(found.readers, lambda one: span(*one))
 
 
-def _verdict(name: str, found: Compatibility | Exception, asked: str | None) -> tuple[str, str]:
-    """Whether an artifact is loaded, and here also whether it can be called; and the reason why not."""
-    if isinstance(found, Exception):
-        return complaints.state_of(found), _reason(complaints.without_name(complaints.said(found), name, found))
-    if asked is not None:
-        reasons = [r.reason for r in found.refusals if number(r.first) <= number(asked) <= number(r.last)]
-        return (complaints.REFUSED, reasons[0]) if reasons else ("loaded", "")
-    if found.unreadable_here is not None:
-        return _UNCALLABLE if found.loaded_here else complaints.REFUSED, _reason(found.unreadable_here)
-    notes = [found.jax_export_refuses] if found.jax_export_refuses else []
-    if found.generic_nodes:
-        notes.append(f"generic nodes for {listed(found.generic_nodes, most=_NAMED)}")
-    return _BY_JAXEXP if found.jax_export_refuses else "loaded", "; ".join(notes)
-
-
-def _in_json(name: str, found: Compatibility | Exception, asked: str | None) -> dict[str, Any]:
+def _in_json(one: _Judged, asked: str | None) -> dict[str, Any]:
     from jaxexp._compat.compatibility import to_json
 
-    verdict, reason = _verdict(name, found, asked)
-    facts = {"file": name, **({} if asked is None else {"reader": asked}), "verdict": verdict, "reason": reason or None}
-    return facts | ({"error": complaints.said(found)} if isinstance(found, Exception) else to_json(found))
+    reader = {} if asked is None else {"reader": asked}
+    said = {"file": one.name, **reader, "verdict": one.state, "reason": one.reason or None}
+    return said | ({"error": complaints.said(one.facts)} if isinstance(one.facts, Exception) else to_json(one.facts))
 
 
-def _reason(message: str) -> str:
-    return message.removeprefix("cannot read the artifact: ")
-
-
-def _advice(
-    verdicts: list[tuple[str, str]], found: list[_Described], asked: str | None, files: tuple[str, ...]
-) -> Iterator[tuple[str, str]]:
+def _advice(judged: list[_Judged], asked: str | None, files: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     """What to do about artifacts that are not loaded as they should be; not tried, because there may be many."""
     to_migrate = _BY_JAXEXP if asked is None else complaints.REFUSED
-    if names := [name for (name, _), (verdict, _) in zip(found, verdicts, strict=True) if verdict == to_migrate]:
+    if names := [one.name for one in judged if one.state == to_migrate]:
         release = importlib.metadata.version("jax") if asked is None else asked
         given = names if len(names) == 1 < len(files) else files if len(files) <= _NAMED else ("IN...",)
         them = "it" if len(names) == 1 else "them"
         yield "remedy", f"{_migrate(given, asked)} rewrites {them} for JAX {release}, if that is possible"
-    if any(not isinstance(one, Exception) and one.generic_nodes for _, one in found):
+    if any(not isinstance(one.facts, Exception) and one.facts.generic_nodes for one in judged):
         yield "generic nodes", "stand for classes that are not known here; --import MODULE imports what registers them"
 
 
@@ -212,14 +197,8 @@ def _show(page: Page, name: str, found: Compatibility) -> None:
     page.fields(facts_of(found))
     page.blank()
     rows = [(releases, "refuses it" if why else "loads it", why) for releases, why in runs_of(found)]
-    page.table(
-        [
-            Column("jax.export of", style="name"),
-            Column("", marks={"loads": "good", "refuses": "bad"}),
-            Column("because of"),
-        ],
-        rows,
-    )
+    marks = Column("", marks={"loads": "good", "refuses": "bad"})
+    page.table([Column("jax.export of", style="name"), marks, Column("because of")], rows)
     if remedy := "; ".join(_remedies(name, found)):
         page.blank()
         page.fields([("remedy", remedy)])
@@ -257,7 +236,7 @@ def _remedy_for(asked: str, name: str, found: Compatibility) -> str:
         return f"'jaxexp migrate' cannot write it for that release: {error}"
     if new.readable_by(asked):
         return f"{_migrate([name], asked)} writes one that it loads"
-    reason = next(r.reason for r in new.refusals if number(r.first) <= number(asked) <= number(r.last))
+    reason = _reasons(new, asked)[0]
     if _is_in(asked, new.jaxexp_readers) and not _is_in(asked, found.jaxexp_readers):
         return f"{_migrate([name], asked)} writes one that jaxexp loads there; jax.export would still refuse {reason}"
     return f"'jaxexp migrate' does not help: it would still have {reason}"

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxexp._cli import completing, functions, options, outputs
-from jaxexp._cli.complaints import DAMAGED, REFUSED, UNREADABLE, ended_with, is_temporary, misused, state_of
+from jaxexp._cli.complaints import DAMAGED, REFUSED, UNREADABLE, ended_with, is_temporary, state_of
 from jaxexp._cli.complaints import said as complaint_of
-from jaxexp._cli.inputs import Folders, Source, artifact, given, is_archive, opened, split
+from jaxexp._cli.inputs import Folders, Source, artifact, is_archive, opened, split
 from jaxexp._cli.options import argument, option
-from jaxexp._cli.page import print_summary, progress, say
+from jaxexp._cli.page import print_summary, say
 from jaxexp._errors import ExportError
-from jaxexp._fleet.passes.migrate_many import migrated as migrated_many
-from jaxexp._fleet.passes.migrate_many import write
+from jaxexp._fleet.passes.migrate_many import Written, migrated, write
 from jaxexp._kernel.artifact.words import counted, listed
 from jaxexp._kernel.io.other_files import ARTIFACT
 from jaxexp._native import Artifact
@@ -76,37 +75,47 @@ def command(
       jaxexp migrate models-2024/ models-2025/ new/
       jaxexp migrate fleet.zip new/ --workers 8 --journal migrate.journal
     """
-    if to is not None:
-        from jaxexp._kernel.write.reader import check_choice  # imports JAX
-
-        with misused():
-            check_choice(to, "--to")
+    functions.check_reader(to)
     first, *others = old
-    if others or _stands_for_several(first):
+    several, notes = bool(others) or _stands_for_several(first), list[str]()
+    if several:
         if inputs is not None or sized:
             option = "--size" if sized else "--inputs"
-            several = "there are several" if others else f"{first!r} stands for several"
-            raise click.UsageError(f"{option} is for one artifact, and {several}")
+            why = "there are several" if others else f"{first!r} stands for several"
+            raise click.UsageError(f"{option} is for one artifact, and {why}")
+        _check_folder(new, force, spread)
         folders = dataclasses.replace(folders, without=new)
-        return _migrate_several(old, new, to, locations, force, as_json, folders, spread)
-    if spread.is_asked_for:
-        raise click.UsageError(f"--workers, --executor and --journal are for several artifacts, and {first!r} is one")
-    outputs.refuse_to_replace(new, ARTIFACT, force=force)
-    source = artifact(first)
-    sets, failed = options.combinations(sized) if sized else None, list[tuple[str, Exception]]()
-    try:
-        done, said = _migrate_one(source, new, to, inputs, locations, sets, force)
-    except (ExportError, OSError) as error:
-        if not as_json:
-            raise
-        done, said, failed = _failure(source.name, error), "", [(source.name, error)]
-    if as_json:
-        _print_json(new, [done], folders)
+        found = spread.results(
+            old, folders, "migrate", lambda given, means: migrated(given, new, to, means, locations=locations)
+        )
     else:
-        say(f"{source.name} -> {new}: {done.bytes:,} bytes")
-        if said:
-            say(said)
-    return ended_with(failed)
+        if spread.is_asked_for:
+            raise click.UsageError(
+                f"--workers, --executor and --journal are for several artifacts, and {first!r} is one"
+            )
+        outputs.refuse_to_replace(new, ARTIFACT, force=force)
+        source = artifact(first)
+        sets = options.combinations(sized) if sized else None
+        try:
+            done, notes = _migrated_one(source, new, to, inputs, locations, sets, force)
+        except (ExportError, OSError) as error:
+            if not as_json:
+                raise
+            done = error
+        found = [(source.name, done)]
+    found.sort(key=lambda one: one[0])
+    sizes = [one.size for _, one in found if not isinstance(one, Exception)]
+    if as_json:
+        results = [Result.of(name, one) for name, one in found]
+        states = (MIGRATED, REFUSED, DAMAGED, UNREADABLE)
+        print_summary(results, results, states, sum(sizes), folders, into=new)
+    elif several:
+        what = f"{counted(len(sizes), 'artifact')}, {sum(sizes):,} bytes{folders.said()}"
+        say(f"{listed(old, most=_NAMED)} -> {new}: {what}")
+    else:
+        for line in (f"{found[0][0]} -> {new}: {sum(sizes):,} bytes", *notes):
+            say(line)
+    return ended_with([(name, one) for name, one in found if isinstance(one, Exception)])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,12 +140,14 @@ class Result:
     error: str | None = None
     try_again: bool = False
 
+    @classmethod
+    def of(cls, name: str, found: Written | Exception) -> Result:
+        if isinstance(found, Exception):
+            return cls(name, state_of(found), error=complaint_of(found), try_again=is_temporary(found))
+        return cls(name, MIGRATED, found.file, found.size, tuple(path for path, _ in found.weights))
 
-def _failure(name: str, error: Exception) -> Result:
-    return Result(name, state_of(error), error=complaint_of(error), try_again=is_temporary(error))
 
-
-def _migrate_one(
+def _migrated_one(
     source: Source,
     new: str,
     to: str | None,
@@ -144,8 +155,8 @@ def _migrate_one(
     locations: str,
     sets: list[options.Sizes] | None,
     force: bool,
-) -> tuple[Result, str]:
-    """Migrates an artifact; also returns lines about its cases and weights, or an empty text."""
+) -> tuple[Written, list[str]]:
+    """Migrates an artifact; also returns lines about its cases and weights."""
     with contextlib.ExitStack() as stack:
         arguments = None
         if inputs is not None:
@@ -154,14 +165,16 @@ def _migrate_one(
             arguments = _arguments(source.name, loaded, inputs)
         how: dict[str, Any] = {"locations": locations, "inputs": arguments, "sizes": sets, "only_new": not force}
         old, blob, beside = write(source, new, None, to, **how)
-    made = Artifact(blob)
-    written, left_out = [path for path, _ in beside], _nr_cases(old.artifact) - _nr_cases(made)
-    said = f"cases: {left_out} left out, with arrays that are not in files beside it\n" if left_out else ""
-    if written:
-        said += f"files: written to {listed(written)}, which the new artifact needs beside it"
+    made, notes = Artifact(blob), list[str]()
+    if left_out := _nr_cases(old.artifact) - _nr_cases(made):
+        notes.append(f"cases: {left_out} left out, with arrays that are not in files beside it")
+    if beside:
+        notes.append(
+            f"files: written to {listed([path for path, _ in beside])}, which the new artifact needs beside it"
+        )
     elif files := [name for name, *_ in (made.weights() or ((),))[0]]:
-        said += f"weights: in {listed(files)}, which stay{'s' * (len(files) == 1)} beside it and which it needs"
-    return Result(source.name, MIGRATED, new, len(blob), tuple(written)), said.rstrip()
+        notes.append(f"weights: in {listed(files)}, which stay{'s' * (len(files) == 1)} beside it and which it needs")
+    return Written(new, len(blob), "", tuple(beside)), notes
 
 
 def _stands_for_several(old: str) -> bool:
@@ -171,45 +184,13 @@ def _stands_for_several(old: str) -> bool:
     return any(c in member for c in "*?[") and member not in opened(path)
 
 
-def _migrate_several(
-    old: tuple[str, ...],
-    new: str,
-    to: str | None,
-    locations: str,
-    force: bool,
-    as_json: bool,
-    folders: Folders,
-    spread: options.Spread,
-) -> int:
-    """Migrates everything that each IN stands for; errors in some do not stop the others."""
+def _check_folder(new: str, force: bool, spread: options.Spread) -> None:
+    """Refuses a place for several artifacts that is no folder, or has other files."""
     if new.endswith((".jaxexp", ".zip")) and not os.path.isdir(new):
         raise click.UsageError(f"several artifacts go to a folder, and {new!r} names a file: name a folder last")
     goes_on = spread.journal is not None and os.path.exists(spread.journal)
     if not force and not goes_on and os.path.lexists(new) and not (os.path.isdir(new) and not os.listdir(new)):
         raise click.ClickException(f"{new!r} exists: --force replaces files in it")
-    several, steps = given(old, folders, "migrate")
-    done, failed = list[Result](), list[tuple[str, Exception]]()
-    with progress("migrating", steps) as advance, spread.means(advance.resumed, processes=True) as means:
-        for _, name, found in migrated_many(several, new, to, means, locations=locations):
-            advance(1, isinstance(found, Exception))
-            if isinstance(found, Exception):
-                failed.append((name, found))
-            else:
-                weights = tuple(path for path, _ in found.weights)
-                done.append(Result(name, MIGRATED, found.file, found.size, weights))
-    failed.sort(key=lambda one: one[0])
-    if as_json:
-        done += (_failure(name, error) for name, error in failed)
-        _print_json(new, sorted(done, key=lambda result: result.file), folders)
-    else:
-        size = sum(result.bytes for result in done)
-        say(f"{listed(old, most=_NAMED)} -> {new}: {counted(len(done), 'artifact')}, {size:,} bytes{folders.said()}")
-    return ended_with(failed)
-
-
-def _print_json(into: str, results: list[Result], folders: Folders) -> None:
-    size = sum(result.bytes for result in results)
-    print_summary(results, results, (MIGRATED, REFUSED, DAMAGED, UNREADABLE), size, folders, into=into)
 
 
 def _nr_cases(artifact: Artifact) -> int:

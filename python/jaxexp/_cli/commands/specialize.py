@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxexp._cli import functions, inputs, options, outputs
-from jaxexp._cli.complaints import misused
 from jaxexp._cli.options import option
 from jaxexp._cli.page import progress, say
 from jaxexp._fleet.places.source import path_in
@@ -51,11 +50,7 @@ def command(
       jaxexp specialize model.jaxexp --size batch=1,8 --size n=64 -o fleet.zip
     """
     chosen = options.combinations(sized)
-    if to is not None:
-        from jaxexp._kernel.write.reader import check_choice  # imports JAX
-
-        with misused():
-            check_choice(to, "--to")
+    functions.check_reader(to)
     is_archive = append or output.endswith(".zip")
     if not is_archive and len(chosen) > 1:
         raise click.UsageError(f"{len(chosen):,} functions need an archive: name one, as in -o fleet.zip")
