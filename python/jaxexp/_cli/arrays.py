@@ -7,7 +7,6 @@ are uint32 arrays with one more dimension. `jaxexp-run`, the program in C++, rea
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import io
 import math
@@ -18,7 +17,7 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import click
 import numpy as np
@@ -30,7 +29,7 @@ from jaxexp._kernel.io.other_files import ARRAY, HEAD, WEIGHTS, kind_of_arrays, 
 
 Array = np.ndarray[Any, Any]
 
-_MAGIC, _ZIP = b"\x93NUMPY", b"PK"
+_ZIP = b"PK"
 _READERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
@@ -45,35 +44,23 @@ _DAMAGED = (
 )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(NamedTuple):
     """An array in a file, of which only the head was read: what is behind it may take any memory.
 
     Attributes:
         where: the file, and the name of the array in it, for messages.
         dtype, shape: what the head says.
+        array: reads all of it.
     """
 
     where: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    _path: str
-    _open: Callable[[], IO[bytes]]
-
-    def array(self) -> Array:
-        """All of it."""
-        with _explained(self._path), self._open() as file:
-            found: Array = np.lib.format.read_array(file, allow_pickle=False)
-            return found
+    array: Callable[[], Array]
 
 
 def read(path: str) -> Stored:
-    """The array in a .npy file.
-
-    Raises:
-        click.ClickException: it is not such a file.
-        OSError: it cannot be opened.
-    """
+    """The array in a .npy file."""
     with _explained(path), files.regular(path) as file:
         head = file.read(HEAD)
         if head.startswith(_ZIP):
@@ -87,9 +74,9 @@ def read(path: str) -> Stored:
 
 
 def read_all(path: str) -> dict[str, Stored]:
-    """The arrays in a .npz file by their names; errors as in `read`. The file stays open while one of them is there."""
+    """The arrays in a .npz file by their names. The file stays open while one of them is there."""
     with files.regular(path) as file:
-        if file.read(len(_MAGIC)) == _MAGIC:
+        if file.read(HEAD).startswith(np.lib.format.MAGIC_PREFIX):
             raise click.ClickException(f"{path!r} is a .npy file, where a .npz file is expected")
     found: dict[str, Stored] = {}
     with _explained(path):
@@ -140,7 +127,13 @@ def _stored(where: str, path: str, file: IO[bytes], size: int, again: Callable[[
         raise ValueError("it has Python objects")
     if math.prod(shape) * dtype.itemsize > size - head.tell():
         raise ValueError("it ends before its last number")
-    return Stored(where, dtype, shape, path, again)
+
+    def array() -> Array:
+        with _explained(path), again() as file:
+            found: Array = np.lib.format.read_array(file, allow_pickle=False)
+            return found
+
+    return Stored(where, dtype, shape, array)
 
 
 @contextlib.contextmanager
@@ -179,52 +172,21 @@ def _are_bytes(dtype: np.dtype[Any], of: np.dtype[Any]) -> bool:
     return is_bytes and of.isbuiltin == _OF_ML_DTYPES and dtype.itemsize == of.itemsize
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Argument:
-    """An array in a file as an argument.
+class Argument(NamedTuple):
+    """An array in a file as an argument: what a call takes it for, and what is passed to it then."""
 
-    Attributes:
-        stored: the array.
-        aval: what a call takes it for.
-    """
-
-    stored: Stored
     aval: Any
+    value: Callable[[], Any]
 
     @property
     def shape(self) -> tuple[int, ...]:
         shape: tuple[int, ...] = self.aval.shape
         return shape
 
-    def value(self) -> Any:
-        """What is passed to a call."""
-        import jax
-
-        array, dtype = self.stored.array(), self.aval.dtype
-        if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
-            return jax.random.wrap_key_data(jax.numpy.asarray(array), impl=_key_impl(self.aval))
-        if array.dtype.char == "V":
-            return self._of_bytes(array)
-        return array.astype(array.dtype.newbyteorder("="), copy=False)
-
-    def _of_bytes(self, array: Array) -> Array:
-        """The numbers that bytes in a file are; numbers of less than a byte have one each."""
-        dtype = self.aval.dtype
-        if bits := _BITS.get(dtype.name):
-            is_signed = dtype.name.startswith("int")
-            held, least = array.view(np.int8 if is_signed else np.uint8), -(2 ** (bits - 1)) if is_signed else 0
-            if array.size and (held.min() < least or held.max() >= 2**bits):
-                raise click.ClickException(f"{self.stored.where}: expected numbers of {dtype}, found larger ones")
-        found: Array = array.view(dtype)
-        return found
-
 
 def as_argument(stored: Stored, aval: Any) -> Argument:
-    """An array in a file as the argument of a function with this abstract value, which may have another shape: `values`
-    explains that.
-
-    Raises:
-        click.ClickException: its dtype is none that a call could take.
+    """An array in a file as the argument of a function with this abstract value. Refuses a dtype that no call could
+    take; another shape is refused by `values`.
     """
     import jax
     from jax.core import ShapedArray
@@ -235,9 +197,10 @@ def as_argument(stored: Stored, aval: Any) -> Argument:
     if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
         key_shape = _jax.key_implementation(aval.dtype).key_shape
         if dtype == np.uint32 and shape[-len(key_shape) :] == key_shape:
-            return Argument(stored, ShapedArray(shape[: -len(key_shape)], aval.dtype))
+            keys, impl = ShapedArray(shape[: -len(key_shape)], aval.dtype), _key_impl(aval)
+            return Argument(keys, lambda: jax.random.wrap_key_data(jax.numpy.asarray(stored.array()), impl=impl))
     elif _are_bytes(dtype, aval.dtype):
-        return Argument(stored, ShapedArray(shape, aval.dtype))
+        return Argument(ShapedArray(shape, aval.dtype), lambda: _of_bytes(stored, aval.dtype))
     elif aval.dtype.isbuiltin == _OF_ML_DTYPES and dtype != aval.dtype:
         raise click.ClickException(
             f"{stored.where}: expected dtype {aval.dtype}, found {cut(str(dtype))}. NumPy's files hold the bytes of "
@@ -246,7 +209,20 @@ def as_argument(stored: Stored, aval: Any) -> Argument:
         )
     if dtype.kind not in _NUMBERS or dtype.itemsize > _WIDEST[dtype.kind]:
         raise click.ClickException(f"{stored.where}: expected dtype {aval.dtype}, found {cut(str(dtype))}")
-    return Argument(stored, ShapedArray(shape, jax.dtypes.canonicalize_dtype(dtype.newbyteorder("="))))
+    native = dtype.newbyteorder("=")
+    taken_for = ShapedArray(shape, jax.dtypes.canonicalize_dtype(native))
+    return Argument(taken_for, lambda: stored.array().astype(native, copy=False))
+
+
+def _of_bytes(stored: Stored, dtype: np.dtype[Any]) -> Array:
+    """The numbers that bytes in a file are; numbers of less than a byte have one each."""
+    array = stored.array()
+    if bits := _BITS.get(dtype.name):
+        is_signed = dtype.name.startswith("int")
+        held, least = array.view(np.int8 if is_signed else np.uint8), -(2 ** (bits - 1)) if is_signed else 0
+        if array.size and (held.min() < least or held.max() >= 2**bits):
+            raise click.ClickException(f"{stored.where}: expected numbers of {dtype}, found larger ones")
+    return array.view(dtype)
 
 
 _BITS = {"int2": 2, "uint2": 2, "int4": 4, "uint4": 4, "float4_e2m1fn": 4}  # of dtypes with less than a byte
@@ -255,14 +231,8 @@ _WIDEST = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}  # bytes of an element
 
 
 def values(called: Any, given: Sequence[Any]) -> list[Any]:
-    """The arguments of a call. Those in files are read when all are known to fit.
-
-    Args:
-        called: the function, with the signature of its calls.
-        given: for each argument an `Argument`, or a value that was made for it.
-
-    Raises:
-        ExportError: one does not fit. The message is that of the call.
+    """The arguments of a call, each an `Argument` or a value that was made for it. Those in files are read when all are
+    known to fit. `called` is the function, with the signature of its calls, whose error it is if one does not fit.
     """
     from jax.core import ShapedArray
 
@@ -277,10 +247,8 @@ def values(called: Any, given: Sequence[Any]) -> list[Any]:
 
 
 def parsed(text: str, aval: Any) -> Any:
-    """A number as the argument of a function with this abstract value, a scalar; for a random key, its seed.
-
-    Raises:
-        ValueError: it is not such a number; the message says what is expected.
+    """A number as the argument of a function with this abstract value, a scalar; for a random key, its seed. The
+    message of a ValueError says what is expected.
     """
     import jax
     import jax.numpy as jnp

@@ -49,11 +49,8 @@ def with_dtypes_of(exported: Exported) -> contextlib.AbstractContextManager[Any]
 
 
 def arguments(file: str, exported: Exported, given: options.Sizes, why: str, instead: str = "") -> Arguments:
-    """Specs of the arguments of a call, with these sizes for the symbolic dimensions.
-
-    Raises:
-        click.ClickException: a dimension has no size, or a size has no dimension; the message says why sizes are
-            needed, and what else can be done.
+    """Specs of the arguments of a call, with these sizes for the symbolic dimensions. If a dimension has no size, the
+    message says why sizes are needed, and what else can be done.
     """
     from jaxexp._kernel.function import specs
 
@@ -81,11 +78,7 @@ def written_for(exported: Exported, reader: str) -> Exported:
 
 
 def specialized(file: str, exported: Exported, given: options.Sizes) -> Exported:
-    """The function with these sizes for its symbolic dimensions.
-
-    Raises:
-        click.ClickException: it has none, or other ones; or the sizes do not fit its constraints.
-    """
+    """The function with these sizes for its symbolic dimensions."""
     args, kwargs = arguments(file, exported, given, "a specialized function has constant ones")
     if not given:
         raise click.ClickException(f"{file!r} has no symbolic dimensions: its shapes are constant already")
@@ -98,9 +91,6 @@ def specialized(file: str, exported: Exported, given: options.Sizes) -> Exported
 def on_devices(file: str, exported: Exported) -> tuple[Exported, list[Any]]:
     """A function with its weights where the export had them, on the first devices, and the shardings of the arguments
     of its calls; for a function of one device, these are None.
-
-    Raises:
-        click.ClickException: there are fewer devices.
     """
     import jax
 
@@ -133,10 +123,7 @@ class CallArguments:
     """The arguments of a call, by their indices."""
 
     def __init__(self, file: str, called: Any) -> None:
-        """Args:
-        file: the name of the artifact, for messages.
-        called: the function, with the signature of its calls.
-        """
+        """`file` is the name of the artifact, and `called` the function with the signature of its calls."""
         from jaxexp._kernel.function.paths import argument_paths
 
         self._file, self._called, self._avals = file, called, called.in_avals
@@ -150,11 +137,10 @@ class CallArguments:
         """Takes what is on the command line: first by path, then in order."""
         in_order = []
         for text in given:
-            named = self._split(text)
-            if named is None:
+            if (named := self._split(text)) is None:
                 in_order.append(text)
             else:
-                self._add(named[0], self._value(named[0], named[1]), text)
+                self._add(named[0], self._value(*named), text)
         for text in in_order:
             left = [i for i in range(len(self._avals)) if i not in self._found]
             if text.endswith(".npz"):
@@ -164,18 +150,14 @@ class CallArguments:
             else:
                 raise self._one_more(repr(text))
 
-    def fill(self, chosen: options.Sizes, seed: int, made: Callable[[Any, int, int], Any] | None = None) -> None:
-        """Random arrays for what is not given. Dimensions have the sizes of the given arrays, or the chosen ones.
-
-        `made` makes one from its spec, the seed and the index of the argument.
-
-        Raises:
-            click.UsageError: an array has another size than the chosen one.
+    def fill(self, chosen: options.Sizes, seed: int, make: Callable[[Any, int, int], Any]) -> None:
+        """Random arrays for what is not given, each made from its spec, the seed and the index of the argument.
+        Dimensions have the sizes of the given arrays, or the chosen ones.
         """
-        from jaxexp._cli import arrays
+        import jax
+
         from jaxexp._kernel.function import specs
 
-        make = made or arrays.example
         names = specs.dimension_variables(self._called)
         known = dict(chosen)
         for i, array in self._found.items():
@@ -188,8 +170,6 @@ class CallArguments:
                 if dimension in names:
                     known[dimension] = size
         options.check_sizes(self._file, names, known, "random arrays need constant ones")
-        import jax
-
         for i, spec in enumerate(jax.tree_util.tree_leaves(specs.of_sizes(self._called, known))):
             if i not in self._found:
                 self._found[i] = make(spec, seed, i)

@@ -31,9 +31,6 @@ def artifacts(text: str, *, several: bool = True) -> Iterator[Source]:
     """The artifacts that FILE stands for: a file, a member of an archive, or all members that a pattern matches.
 
     Messages advise patterns only if several artifacts are welcome.
-
-    Raises:
-        click.ClickException: there is no such member, or an archive is named without one.
     """
     path, member = split(text)
     if member is not None:
@@ -68,11 +65,7 @@ def stands_for_all(text: str) -> bool:
 
 
 def in_folder(folder: str, folders: Folders, command: str) -> Iterator[Source | Unusable]:
-    """The artifacts in a folder, and the members of the archives in it; or the members of an archive.
-
-    Raises:
-        click.ClickException: there are none.
-    """
+    """The artifacts in a folder, and the members of the archives in it; or the members of an archive."""
     from jaxexp._fleet.engine.engine import Unusable
 
     found, _ = given([folder], folders, command)
@@ -131,11 +124,7 @@ def opened(path: str) -> Archive:
 
 
 def given(paths: Sequence[str], folders: Folders, command: str) -> tuple[list[Place | Unusable], int]:
-    """The inputs of a pass, and how many artifacts they hold.
-
-    Raises:
-        click.ClickException: folders and archives hold nothing.
-    """
+    """The inputs of a pass, and how many artifacts they hold."""
     from jaxexp._fleet.engine.engine import Unusable
     from jaxexp._fleet.passes.given import places
 

@@ -187,12 +187,7 @@ HEADERS: click.Parameter = option(
 
 
 def import_module(option: str, name: str) -> ModuleType:
-    """The module that an option names.
-
-    Raises:
-        click.UsageError: there is none of this name.
-        click.ClickException: it cannot be imported.
-    """
+    """The module that an option names."""
     here = os.getcwd()
     if not sys.flags.safe_path and here not in sys.path:
         sys.path.insert(0, here)
@@ -291,9 +286,6 @@ def check_sizes(file: str, names: Sequence[str], sizes: Iterable[str], why: str,
         sizes: the dimensions that have sizes.
         why: what the sizes are needed for.
         instead: what else the user can do.
-
-    Raises:
-        click.ClickException: a dimension has no size, or a size has no dimension.
     """
     given = list(sizes)
     if unknown := [one for one in given if one not in names]:
@@ -406,9 +398,6 @@ class Spread:
     def means(self, resumed: Callable[[int], None], *, processes: bool) -> Generator[Means]:
         """The workers and the journal, until the block ends. Processes are for work under Python's global lock. Other
         work uses threads by itself. `resumed` is told how many results the journal had.
-
-        Raises:
-            WorkerError: there are none for too long, or they cannot do it.
         """
         from jaxexp._fleet.engine import engine
 
@@ -429,12 +418,7 @@ class Spread:
         command: str,
         look: Callable[[Iterable[Place | Unusable], Means], Iterable[tuple[Place, str, Any]]],
     ) -> list[tuple[str, Any]]:
-        """What a pass that needs JAX says about each artifact, or its error, by name and in the order of the files.
-
-        Raises:
-            click.ClickException: folders and archives hold nothing.
-            Exception: as `means`.
-        """
+        """What a pass that needs JAX says about each artifact, or its error, by name and in the order of the files."""
         given, steps = inputs.given(files, folders, command)
         found: list[tuple[int, str, Any]] = []
         doing = {"check": "checking", "migrate": "migrating"}.get(command, "reading")

@@ -72,29 +72,17 @@ def colours(stream: IO[str]) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """A column of a table.
-
-    Attributes:
-        name: its head.
-        right: whether it has numbers.
-        cut: whether a narrow terminal may show only the beginning of a cell, instead of several lines.
-        both_ends: whether it shows the end, too.
-        least: how much of a cell that is cut tells something.
-        optional: whether a terminal that is too narrow for all columns leaves it out.
-        words: whether words of up to 40 characters, such as digests, stay in one piece.
-        style: how it looks on a terminal.
-        marks: styles of cells that begin with one of these texts.
-    """
+    """A column of a table."""
 
     name: str
-    right: bool = False
-    cut: bool = False
-    both_ends: bool = False
-    least: int = _SHORT
-    optional: bool = False
-    words: bool = False
+    right: bool = False  # whether it has numbers
+    cut: bool = False  # whether a narrow terminal may show only the beginning of a cell, instead of several lines
+    both_ends: bool = False  # whether it shows the end, too
+    least: int = _SHORT  # how much of a cell that is cut tells something
+    optional: bool = False  # whether a terminal that is too narrow for all columns leaves it out
+    words: bool = False  # whether words of up to 40 characters, such as digests, stay in one piece
     style: str | None = None
-    marks: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    marks: Mapping[str, str] = dataclasses.field(default_factory=dict)  # styles of cells that begin with these texts
 
     def style_of(self, cell: str) -> str | None:
         return next((style for start, style in self.marks.items() if cell.startswith(start)), self.style)
@@ -328,17 +316,17 @@ class Bar:
         self._began, self._done, self._errors, self._resumed = time.monotonic(), 0, 0, 0
         self._at_end = contextlib.ExitStack()
         self._update: Callable[[int, str], None] | None = None
-        self._is_shown = sys.stderr.isatty()
 
     def __call__(self, steps: int, errors: int = 0) -> None:
         self._done += steps
         self._errors += errors
-        if not self._is_shown:
-            return
-        if self._update is None and self._done < self._total and time.monotonic() - self._began >= DELAY:
+        is_long = self._done < self._total and time.monotonic() - self._began >= DELAY
+        if self._update is None and is_long and sys.stderr.isatty():
             self._update = self._at_end.enter_context(_drawn(self._total))
         if self._update is not None:
-            self._update(self._done, self._said())
+            resumed = f", {self._resumed:,} from the journal" if self._resumed else ""
+            wrong = f", {counted(self._errors, 'error')}" if self._errors else ""
+            self._update(self._done, f"{self._what}{resumed}{wrong}")
 
     def resumed(self, steps: int) -> None:
         """Notes that steps were done before, as a journal says. They are counted like all others."""
@@ -346,11 +334,6 @@ class Bar:
 
     def close(self) -> None:
         self._at_end.close()
-
-    def _said(self) -> str:
-        resumed = f", {self._resumed:,} from the journal" if self._resumed else ""
-        errors = f", {counted(self._errors, 'error')}" if self._errors else ""
-        return f"{self._what}{resumed}{errors}"
 
 
 def progress(what: str, total: int) -> contextlib.closing[Bar]:

@@ -50,24 +50,14 @@ Check = Callable[[str, float | None], "CheckReport | None"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Blamed:
-    """What makes a case differ.
-
-    Attributes:
-        case: the name of the case.
-        kind: `FLAG`: flags in XLA_FLAGS. `PASS`: a pass of XLA. `LLVM`: the optimizations of LLVM. None if the case
-            differs without each of them.
-        name: the flags or the pass.
-        without: how the case goes without them, in words.
-        tried: how many checks were made until this one was found.
-        unusable: in how many of them the function could not be compiled or called.
-    """
+    """What makes a case differ."""
 
     case: str
-    kind: str | None
-    name: str
-    without: str
-    tried: int
-    unusable: int
+    kind: str | None  # None if it differs without each flag and pass
+    name: str  # the flags or the pass
+    without: str  # how the case goes without them, in words
+    tried: int  # how many checks were made until this one was found
+    unusable: int  # in how many of them the function could not be compiled or called
 
     def __str__(self) -> str:
         unusable = f", {self.unusable:,} of them without a result" if self.unusable else ""
@@ -80,23 +70,14 @@ class Blamed:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a check of one artifact in one environment found.
-
-    Attributes:
-        file: the name of the artifact.
-        where: the environment.
-        report: the report; None if the artifact cannot be loaded there.
-        error: why not.
-        status: the exit status that the error asks for.
-        blamed: with --bisect, what makes each of its differing cases differ.
-    """
+    """What a check of one artifact in one environment found."""
 
     file: str
     where: str
-    report: CheckReport | None = None
+    report: CheckReport | None = None  # None if the artifact cannot be loaded there
     error: str = ""
-    status: int = 0
-    blamed: tuple[Blamed, ...] = ()
+    status: int = 0  # that the error asks for
+    blamed: tuple[Blamed, ...] = ()  # what makes each of its differing cases differ
 
     @property
     def verdict(self) -> str:

@@ -120,25 +120,15 @@ def command(
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What became of one artifact.
-
-    Attributes:
-        file: its name.
-        state: "migrated"; "refused" if it cannot be written for the reader; "damaged"; or "unreadable".
-        written: the new file; None if there is none.
-        bytes: the size of that file.
-        weights: the files of weights that were written beside it.
-        error: why it is not migrated; None if it is.
-        try_again: whether it may be migrated later, because a server was busy or could not be reached.
-    """
+    """What became of one artifact."""
 
     file: str
-    state: str
+    state: str  # "refused" if it cannot be written for the reader
     written: str | None = None
     bytes: int = 0
-    weights: tuple[str, ...] = ()
+    weights: tuple[str, ...] = ()  # the files that were written beside it
     error: str | None = None
-    try_again: bool = False
+    try_again: bool = False  # whether a server was busy or could not be reached
 
     @classmethod
     def of(cls, name: str, found: Written | Exception) -> Result:

@@ -131,11 +131,7 @@ def _whole(source: inputs.Source, is_verified: bool) -> Opened:
 def _verified(
     found: dict[str, inputs.Source], spread: options.Spread, keep_going: bool
 ) -> tuple[dict[str, Exception], dict[str, Any]]:
-    """Has workers verify artifacts. Returns the errors of some, and for all a value that changes when a file changes.
-
-    Raises:
-        Exception: one of them is damaged, or cannot be read, and `keep_going` is not set.
-    """
+    """Has workers verify artifacts. Returns the errors of some, and for each a value that changes when its file does."""
     names = list(found)
     failed: dict[int, Exception] = {}
     stamps = {name: _stamp(source) for name, source in found.items()}
@@ -202,11 +198,7 @@ def _entry(text: str) -> tuple[str, Any]:
 
 
 def _named(paths: tuple[str, ...], folders: inputs.Folders) -> dict[str, inputs.Source]:
-    """Artifacts by the names that they will have.
-
-    Raises:
-        click.ClickException: two of them have one name, a name is not UTF-8, or there is nothing to pack.
-    """
+    """Artifacts by the names that they will have."""
     found: dict[str, inputs.Source] = {}
     for path in paths:
         for name, source in _of(path, folders):

@@ -91,6 +91,7 @@ def command(
             raise click.UsageError(f"-o takes a file .npy or .npz, not {output!r}")
         outputs.refuse_to_replace(output, kind_of_arrays(output), force=force)
     chosen = options.parsed_sizes(sized)
+    from jaxexp._cli import arrays
     from jaxexp._kernel.function.paths import result_paths  # imports JAX
 
     source = inputs.artifact(file)
@@ -104,11 +105,9 @@ def command(
     with functions.with_dtypes_of(exported):
         arguments.take(given)
         if is_random:
-            arguments.fill(chosen, seed or 0)
+            arguments.fill(chosen, seed or 0, arrays.example)
         results = dict(zip(paths, _called(source.name, exported, arguments.all(), executables), strict=True))
     if output is not None:
-        from jaxexp._cli import arrays
-
         arrays.write(output, results)
         say(f"{output}: {counted(len(results), 'result')}, {os.path.getsize(output):,} bytes")
     elif expect is None:

@@ -38,42 +38,23 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """The result for one artifact.
-
-    Attributes:
-        file: its name.
-        state: "whole"; "damaged"; "unreadable" if there is no such file or it cannot be opened; "refused" if it is
-            whole, but the policy does not allow it; or "unsigned" if a signature is asked for, and it has none, or is
-            not what was signed.
-        bytes: its size, without the weights beside it.
-        digests: whether it has digests, which reveal any damage; None if that is not known.
-        error: what is wrong with it; None if nothing is.
-        archive: the archive that it is a member of, or None. For an archive that was not opened, because it is damaged,
-            unreadable or not signed, it is the same as `file`.
-        unfinished_bytes: how many bytes an interrupted append left after the end of that archive; they do no harm.
-        archive_bytes: the size of that archive, if all of its members were asked for.
-        weights: the files of weights beside it, which were read, too.
-        weight_bytes: the size of these files.
-        more_bytes: how many bytes follow its end in the file; they are not part of it.
-        what: what the file has, if it is no artifact but a file of executables or weights; None for an artifact.
-        absolute_paths: the absolute paths of source files that its modules name. Members of archives are not searched.
-        try_again: whether it may be readable later, because a server was busy or could not be reached.
-    """
+    """The result for one artifact, or for an archive that was not opened, because it is damaged, unreadable or not
+    signed: then `archive` is the same as `file`."""
 
     file: str
-    state: str
-    bytes: int
-    digests: bool | None
+    state: str  # "whole", or one of `_BAD`
+    bytes: int  # without the weights beside it
+    digests: bool | None  # whether it has digests, which reveal any damage; None if that is not known
     error: str | None
-    archive: str | None = None
-    unfinished_bytes: int = 0
-    archive_bytes: int | None = None
-    weights: tuple[str, ...] = ()
+    archive: str | None = None  # that it is a member of
+    unfinished_bytes: int = 0  # which an interrupted append left after the end of that archive; they do no harm
+    archive_bytes: int | None = None  # if all members of that archive were asked for
+    weights: tuple[str, ...] = ()  # the files of weights beside it, which were read, too
     weight_bytes: int = 0
-    more_bytes: int = 0
-    what: str | None = None
-    absolute_paths: tuple[str, ...] = ()
-    try_again: bool = False
+    more_bytes: int = 0  # which follow its end in the file, and are not part of it
+    what: str | None = None  # what is in a file that is no artifact
+    absolute_paths: tuple[str, ...] = ()  # of source files that its modules name; not searched in archives
+    try_again: bool = False  # whether a server was busy or could not be reached
 
 
 @options.command("Check that artifacts are whole.", options.IMPORTS, options.HEADERS)
@@ -336,6 +317,8 @@ def _totals(verdicts: list[Verdict], whole: str) -> str:
     return f"{said}{f' ({without:,} without digests)' if without else ''}{bad}"
 
 
+# There is no such file, or it cannot be opened; it is whole, but the policy does not allow it; it has no signature that
+# is asked for, or is not what was signed.
 _BAD = ("damaged", "unreadable", "refused", "unsigned")
 
 
