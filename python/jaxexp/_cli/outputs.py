@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
-from typing import Any
+from collections.abc import Generator, Iterable
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from jaxexp._kernel.io import files
 from jaxexp._kernel.io.other_files import HEAD, kind_of_ours
+
+if TYPE_CHECKING:
+    from jaxexp._fleet.archive.writer import ArchiveWriter
 
 
 def write(path: str, data: Any, *, force: bool) -> None:
@@ -31,6 +36,17 @@ def refuse_to_replace(path: str, what: str, *, force: bool) -> None:
 def refuse_existing(path: str) -> None:
     if os.path.lexists(path):
         raise click.ClickException(f"{path!r} exists: --force replaces it")
+
+
+@contextlib.contextmanager
+def archive(path: str, names: Iterable[str], append: bool, force: bool) -> Generator[ArchiveWriter]:
+    """An archive in which members of these names are written; they replace others only with `force`."""
+    from jaxexp._fleet.archive.archive import Archive
+
+    with Archive.append(path) if append else Archive.create(path) as writer:
+        if not force and (there := next((name for name in names if name in writer), None)) is not None:
+            raise click.ClickException(f"{there!r} is in {path!r} already: --force replaces it")
+        yield writer
 
 
 class Several:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,7 +13,7 @@ import click
 from jaxexp._cli import completing, functions, options, outputs
 from jaxexp._cli.complaints import DAMAGED, REFUSED, UNREADABLE, ended_with, is_temporary, state_of
 from jaxexp._cli.complaints import said as complaint_of
-from jaxexp._cli.inputs import Folders, Source, artifact, is_archive, opened, split
+from jaxexp._cli.inputs import Folders, artifact, is_archive, opened, split
 from jaxexp._cli.options import argument, option
 from jaxexp._cli.page import print_summary, say
 from jaxexp._errors import ExportError
@@ -77,7 +78,8 @@ def command(
     """
     functions.check_reader(to)
     first, *others = old
-    several, notes = bool(others) or _stands_for_several(first), list[str]()
+    several = bool(others) or _stands_for_several(first)
+    notes: Iterable[str] = ()
     if several:
         if inputs is not None or sized:
             option = "--size" if sized else "--inputs"
@@ -95,9 +97,18 @@ def command(
             )
         outputs.refuse_to_replace(new, ARTIFACT, force=force)
         source = artifact(first)
-        sets = options.combinations(sized) if sized else None
         try:
-            done, notes = _migrated_one(source, new, to, inputs, locations, sets, force)
+            with contextlib.ExitStack() as stack:
+                arguments = None
+                if inputs is not None:
+                    loaded = functions.loaded(source)
+                    stack.enter_context(functions.with_dtypes_of(loaded))
+                    arguments = _arguments(source.name, loaded, inputs)
+                how: dict[str, Any] = {"locations": locations, "inputs": arguments, "only_new": not force}
+                how["sizes"] = options.combinations(sized) if sized else None
+                before, blob, beside = write(source, new, None, to, **how)
+            notes = _notes(before.artifact, Artifact(blob), [path for path, _ in beside])
+            done = Written(new, len(blob), "", tuple(beside))
         except (ExportError, OSError) as error:
             if not as_json:
                 raise
@@ -137,34 +148,15 @@ class Result:
         return cls(name, MIGRATED, found.file, found.size, tuple(path for path, _ in found.weights))
 
 
-def _migrated_one(
-    source: Source,
-    new: str,
-    to: str | None,
-    inputs: str | None,
-    locations: str,
-    sets: list[options.Sizes] | None,
-    force: bool,
-) -> tuple[Written, list[str]]:
-    """Migrates an artifact; also returns lines about its cases and weights."""
-    with contextlib.ExitStack() as stack:
-        arguments = None
-        if inputs is not None:
-            loaded = functions.loaded(source)
-            stack.enter_context(functions.with_dtypes_of(loaded))
-            arguments = _arguments(source.name, loaded, inputs)
-        how: dict[str, Any] = {"locations": locations, "inputs": arguments, "sizes": sets, "only_new": not force}
-        old, blob, beside = write(source, new, None, to, **how)
-    made, notes = Artifact(blob), list[str]()
-    if left_out := _nr_cases(old.artifact) - _nr_cases(made):
-        notes.append(f"cases: {left_out} left out, with arrays that are not in files beside it")
-    if beside:
-        notes.append(
-            f"files: written to {listed([path for path, _ in beside])}, which the new artifact needs beside it"
-        )
-    elif files := [name for name, *_ in (made.weights() or ((),))[0]]:
-        notes.append(f"weights: in {listed(files)}, which stay{'s' * (len(files) == 1)} beside it and which it needs")
-    return Written(new, len(blob), "", tuple(beside)), notes
+def _notes(old: Artifact, new: Artifact, written: list[str]) -> Iterator[str]:
+    """What there is to say about the cases and weights of a new artifact, and the files that were written beside it."""
+    before, now = (len((one.cases() or ((),))[0]) for one in (old, new))
+    if now < before:
+        yield f"cases: {before - now} left out, with arrays that are not in files beside it"
+    if written:
+        yield f"files: written to {listed(written)}, which the new artifact needs beside it"
+    elif files := [name for name, *_ in (new.weights() or ((),))[0]]:
+        yield f"weights: in {listed(files)}, which stay{'s' * (len(files) == 1)} beside it and which it needs"
 
 
 def _stands_for_several(old: str) -> bool:
@@ -181,11 +173,6 @@ def _check_folder(new: str, force: bool, spread: options.Spread) -> None:
     goes_on = spread.journal is not None and os.path.exists(spread.journal)
     if not force and not goes_on and os.path.lexists(new) and not (os.path.isdir(new) and not os.listdir(new)):
         raise click.ClickException(f"{new!r} exists: --force replaces files in it")
-
-
-def _nr_cases(artifact: Artifact) -> int:
-    said = artifact.cases()
-    return 0 if said is None else len(said[0])
 
 
 def _arguments(file: str, exported: Exported, path: str) -> functions.Arguments:

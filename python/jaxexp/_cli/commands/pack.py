@@ -14,6 +14,7 @@ from jaxexp._cli import complaints, completing, inputs, options, outputs
 from jaxexp._cli.options import argument, option
 from jaxexp._cli.page import progress, say
 from jaxexp._errors import ExportError, WeightsError
+from jaxexp._fleet.archive.archive import only
 from jaxexp._fleet.passes.given import Place
 from jaxexp._fleet.passes.verify_many import verified
 from jaxexp._fleet.places.source import Opened, is_url, path_in
@@ -61,21 +62,20 @@ def command(
     _refuse_to_lose(archive)
     if not append and not force:
         outputs.refuse_existing(archive)
-    from jaxexp._fleet.archive.archive import Archive
-
     notes = dict(map(_entry, metadata)) or None
     found = _named(paths, folders)
     failed, stamps = _verified(found, spread, keep_going) if spread.is_asked_for or keep_going else ({}, {})
-    writer = Archive.append(archive) if append else Archive.create(archive)
-    with progress("packing", len(found)) as advance, writer:
-        if not force and (there := next((name for name in found if name in writer), None)) is not None:
-            raise click.ClickException(f"{there!r} is in {archive!r} already: --force replaces it")
+    with progress("packing", len(found)) as advance, outputs.archive(archive, found, append, force) as writer:
         for name, source in found.items():
             advance(1)
             if name in failed:
                 continue
             try:
-                artifact = _whole(source, name in stamps and stamps[name] == _stamp(source))
+                if name in stamps and stamps[name] == _stamp(source):  # it was verified before
+                    with source.named():
+                        artifact = Opened(source, source.read())
+                else:
+                    artifact = inputs.checked(source)
                 weights = _weights(artifact, folders)
             except (ExportError, OSError, click.ClickException) as error:
                 if not keep_going:
@@ -120,22 +120,16 @@ def _with_advice(error: Exception, found: dict[str, inputs.Source]) -> click.Cli
     return click.ClickException(f"{complaints.said(error)}{others if len(found) > 1 else ''}")
 
 
-def _whole(source: inputs.Source, is_verified: bool) -> Opened:
-    """An artifact, which is verified now or was before."""
-    if not is_verified:
-        return inputs.checked(source)
-    with source.named():
-        return Opened(source, source.read())
-
-
 def _verified(
     found: dict[str, inputs.Source], spread: options.Spread, keep_going: bool
 ) -> tuple[dict[str, Exception], dict[str, Any]]:
-    """Has workers verify artifacts. Returns the errors of some, and for each a value that changes when its file does."""
-    names = list(found)
-    failed: dict[int, Exception] = {}
+    """Has workers verify artifacts. Returns the errors of some, and for each a value that changes with its file."""
+    names, failed = list(found), dict[int, Exception]()
     stamps = {name: _stamp(source) for name, source in found.items()}
-    places = [_place(source, order) for order, source in enumerate(found.values())]
+    places = [
+        Place(source.name, order, "", None if source.handle is None else only(source.handle))
+        for order, source in enumerate(found.values())
+    ]
     with progress("verifying", len(places)) as advance, spread.means(advance.resumed, processes=False) as means:
         for one in verified(places, means, None):
             for error in one.errors.values():
@@ -154,14 +148,6 @@ def _stamp(source: inputs.Source) -> Any:
         return stamp(source.path)
     except OSError:
         return ()
-
-
-def _place(source: inputs.Source, order: int) -> Place:
-    if source.handle is None:
-        return Place(source.name, order, "")
-    from jaxexp._fleet.archive.archive import only
-
-    return Place(source.name, order, "", only(source.handle))
 
 
 def _weights(found: Opened, folders: inputs.Folders) -> Tensors | None:

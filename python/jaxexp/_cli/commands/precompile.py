@@ -14,7 +14,7 @@ from jaxexp._fleet.places.source import is_url
 from jaxexp._kernel.artifact.words import counted
 
 if TYPE_CHECKING:
-    from jaxexp._fleet.places.verify import Executable
+    pass
 
 
 @options.command("Compile functions, and keep their code in a file.", options.IMPORTS, options.HEADERS)
@@ -43,42 +43,27 @@ def command(
     if output is None and is_url(path):
         raise click.UsageError(f"say where the code of {file!r} goes, as in -o model.exe")
     into = output if output is not None else f"{os.path.splitext(path)[0]}.exe"
-    page, before = Page(), os.path.getsize(into) if os.path.exists(into) else 0
-    rows = [
-        (one.conditions["function"], options.shown_sizes(of), one.arguments, f"{one.size:,}")
-        for source in inputs.artifacts(file)
-        for of, one in _compiled(source, chosen, into, order)
-    ]
-    columns = [
-        Column("function", style="name"),
-        Column("sizes"),
-        Column("arguments", cut=True),
-        Column("bytes", right=True),
-    ]
-    page.table(columns, rows)
+    import jax
+
+    before = os.path.getsize(into) if os.path.exists(into) else 0
+    rows: list[tuple[str, ...]] = []
+    for source in inputs.artifacts(file):
+        exported, shardings = functions.on_devices(source.name, functions.loaded(source))
+        for sizes in chosen or [*map(dict, exported.sizes)] or [{}]:
+            why = "code is compiled for constant ones"
+            specs, tree = jax.tree_util.tree_flatten(functions.arguments(source.name, exported, sizes, why))
+            placed = [
+                jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=sharding)
+                for spec, sharding in zip(specs, shardings, strict=True)
+            ]
+            args, kwargs = jax.tree_util.tree_unflatten(tree, placed)
+            with functions.with_dtypes_of(exported):
+                for one in exported.precompile(args, kwargs, into=into, vjp_order=order):
+                    of = one.conditions["function"], options.shown_sizes(sizes), one.arguments
+                    rows.append((*of, f"{one.size:,}"))
+    page, columns = Page(), [Column("function", style="name"), Column("sizes"), Column("arguments", cut=True)]
+    page.table([*columns, Column("bytes", right=True)], rows)
     page.write()
     added = os.path.getsize(into) - before
     more = f"{added:,} bytes{' more' if before else ''}" if added else "nothing was compiled: the file had them all"
     say(f"{into}: {counted(len(rows), 'executable')}, {more}")
-
-
-def _compiled(
-    source: inputs.Source, chosen: list[options.Sizes] | None, into: str, order: int
-) -> list[tuple[options.Sizes, Executable]]:
-    """Compiles a function for all sizes; the file has the code then. By default, these are what it was saved with."""
-    import jax
-
-    exported, shardings = functions.on_devices(source.name, functions.loaded(source))
-    found: list[tuple[options.Sizes, Executable]] = []
-    for one in chosen or [*map(dict, exported.sizes)] or [{}]:
-        specs, tree = jax.tree_util.tree_flatten(
-            functions.arguments(source.name, exported, one, "code is compiled for constant ones")
-        )
-        placed = [
-            jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=sharding)
-            for spec, sharding in zip(specs, shardings, strict=True)
-        ]
-        args, kwargs = jax.tree_util.tree_unflatten(tree, placed)
-        with functions.with_dtypes_of(exported):
-            found += [(one, code) for code in exported.precompile(args, kwargs, into=into, vjp_order=order)]
-    return found

@@ -91,8 +91,10 @@ def command(
             raise click.UsageError(f"-o takes a file .npy or .npz, not {output!r}")
         outputs.refuse_to_replace(output, kind_of_arrays(output), force=force)
     chosen = options.parsed_sizes(sized)
+    import jax
+
     from jaxexp._cli import arrays
-    from jaxexp._kernel.function.paths import result_paths  # imports JAX
+    from jaxexp._kernel.function.paths import result_paths
 
     source = inputs.artifact(file)
     exported = functions.loaded(source, policy=inputs.policy(policy), executables=executables)
@@ -106,13 +108,28 @@ def command(
         arguments.take(given)
         if is_random:
             arguments.fill(chosen, seed or 0, arrays.example)
-        results = dict(zip(paths, _called(source.name, exported, arguments.all(), executables), strict=True))
+        # For several devices, arguments are placed on them as in the export.
+        exported, (args, kwargs) = functions.placed(source.name, exported, arguments.all())
+        leaves = jax.tree_util.tree_leaves(exported.call(*args, **kwargs))
+        if executables is not None and not any(one.used for one in exported.executables):
+            why = [f"{one.arguments}: {one.why}" for one in exported.executables] or ["it has no code of this function"]
+            complain(f"no code in {executables!r} was used: {listed(why, most=4, separator='; ')}")
+        results = {path: arrays.of_result(leaf) for path, leaf in zip(paths, leaves, strict=True)}
     if output is not None:
         arrays.write(output, results)
         say(f"{output}: {counted(len(results), 'result')}, {os.path.getsize(output):,} bytes")
     elif expect is None:
         _show(exported.fun_name, source.name, results)
-    return FAILED if expect is not None and not _are_expected(source.name, results, expect) else 0
+    if expect is None:
+        return 0
+    expected = arrays.read_named(expect, paths, "results")
+    wrong = {path: why for path, one in results.items() if (why := arrays.difference(expected[path], one))}
+    if wrong:
+        differing = listed(wrong, lambda path: f"{path}: {wrong[path]}", most=4)
+        complain(f"{source.name!r} and {expect!r} differ in {differing}")
+        return FAILED
+    say(f"{source.name}: {counted(len(results), 'result')} as in {expect}")
+    return 0
 
 
 def _with_weights(exported: Exported, path: str, is_cast: bool) -> Exported:
@@ -130,35 +147,6 @@ def _with_weights(exported: Exported, path: str, is_cast: bool) -> Exported:
         ):
             error.found = error.found.replace(advice, here)
         raise
-
-
-def _are_expected(file: str, results: Mapping[str, Array], path: str) -> bool:
-    """Compares results with those in a file, and says how they differ."""
-    from jaxexp._cli import arrays
-
-    expected = arrays.read_named(path, list(results), "results")
-    wrong = {name: why for name, found in results.items() if (why := arrays.difference(expected[name], found))}
-    if not wrong:
-        say(f"{file}: {counted(len(results), 'result')} as in {path}")
-        return True
-    complain(f"{file!r} and {path!r} differ in {listed(wrong, lambda name: f'{name}: {wrong[name]}', most=4)}")
-    return False
-
-
-def _called(
-    file: str, exported: Exported, arguments: tuple[tuple[Any, ...], dict[str, Any]], executables: str | None
-) -> list[Array]:
-    """The results of a call. For several devices, arguments are placed on them as in the export."""
-    import jax
-
-    from jaxexp._cli import arrays
-
-    exported, (args, kwargs) = functions.placed(file, exported, arguments)
-    results = jax.tree_util.tree_leaves(exported.call(*args, **kwargs))
-    if executables is not None and not any(one.used for one in exported.executables):
-        why = [f"{one.arguments}: {one.why}" for one in exported.executables] or ["it has no code of this function"]
-        complain(f"no code in {executables!r} was used: {listed(why, most=4, separator='; ')}")
-    return [arrays.of_result(result) for result in results]
 
 
 _SMALL = 32  # results of at most so many numbers are shown

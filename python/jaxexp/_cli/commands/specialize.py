@@ -17,7 +17,7 @@ from jaxexp._kernel.artifact.words import counted, listed
 from jaxexp._kernel.io.other_files import ARCHIVE, ARTIFACT
 
 if TYPE_CHECKING:
-    from jaxexp._api.exported import Exported
+    pass
 
 
 @options.command("Fix the symbolic dimensions of a function.", options.IMPORTS, options.HEADERS)
@@ -63,51 +63,30 @@ def command(
     order = vjps.stored_orders(exported.unbound)
     if to is not None:
         exported = functions.written_for(exported, to)
-    if is_archive:
-        _to_archive(source, exported, chosen, order, output, append, force)
+    if not is_archive:
+        _save(functions.specialized(source.name, exported, chosen[0]), output, order, force)
+        say(f"{source.name} -> {output}: {os.path.getsize(output):,} bytes")
         return
-    _save(functions.specialized(source.name, exported, chosen[0]), output, order, force)
-    say(f"{source.name} -> {output}: {os.path.getsize(output):,} bytes")
-
-
-def _to_archive(
-    source: inputs.Source,
-    exported: Exported,
-    chosen: list[options.Sizes],
-    order: int,
-    path: str,
-    append: bool,
-    force: bool,
-) -> None:
-    from jaxexp._fleet.archive.archive import Archive
-
     first = PurePath(path_in(source.path)).stem if source.path is not None else source.name.rpartition(inputs.MEMBER)[2]
     made = {"-".join([first, *(f"{name}-{size}" for name, size in one.items())]): one for one in chosen}
-    with progress("specializing", len(made)) as advance:
-        writer = Archive.append(path) if append else Archive.create(path)
-        with writer:
-            if not force and (there := next((name for name in made if name in writer), None)) is not None:
-                raise click.ClickException(f"{there!r} is in {path!r} already: --force replaces it")
-            for name, one in made.items():
-                specialized = functions.specialized(source.name, exported, one)
-                if name in writer:
-                    writer.remove(name)
-                writer.add(name, specialized, vjp_order=order)
-                advance(1)
-    did = f"{counted(len(made), 'artifact')} {'added' if append else 'packed'}, {os.path.getsize(path):,} bytes"
-    say(f"{path}: {did}: {listed(made, most=8)}")
+    with progress("specializing", len(made)) as advance, outputs.archive(output, made, append, force) as writer:
+        for name, one in made.items():
+            specialized = functions.specialized(source.name, exported, one)
+            if name in writer:
+                writer.remove(name)
+            writer.add(name, specialized, vjp_order=order)
+            advance(1)
+    did = f"{counted(len(made), 'artifact')} {'added' if append else 'packed'}, {os.path.getsize(output):,} bytes"
+    say(f"{output}: {did}: {listed(made, most=8)}")
 
 
 def _save(exported: Any, path: str, order: int, force: bool) -> None:
     """Saves a function. Weights that are in files in the same folder stay in these files."""
-    if not exported.weights:
-        exported.save(path, vjp_order=order)
-        return
-    folder, stored = os.path.dirname(os.path.abspath(path)), exported.weights.stored
-    if stored is not None and os.path.samefile(os.path.dirname(stored.path), folder):
+    stored = exported.weights.stored if exported.weights else None
+    if stored is not None and os.path.samefile(os.path.dirname(stored.path), os.path.dirname(os.path.abspath(path))):
         weights = re.sub(r"-[0-9]{5}-of-[0-9]{5}(?=\.safetensors$)", "", stored.table.files[0].name)
         exported.save(path, vjp_order=order, weights=weights)
         return
-    if not force:
+    if exported.weights and not force:
         outputs.refuse_existing(f"{os.path.splitext(path)[0]}.safetensors")
     exported.save(path, vjp_order=order)
