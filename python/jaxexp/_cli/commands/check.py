@@ -212,7 +212,14 @@ def command(
     if as_json:
         print_json([one.to_json() for one in chosen])
     else:
-        page = _table(found, chosen) if is_matrix else _lines(chosen, len(pythons) > 1)
+        page = Page()
+        if is_matrix:
+            _add_table(page, found, chosen)
+            chosen = [one for one in found if one.report is not None and not one.report.ok]
+        for one in chosen:
+            if is_matrix:
+                page.blank()
+            _add(page, one, names_environments=is_matrix or len(pythons) > 1)
         _add_totals(page, found, folders)
         page.write()
     for one in found if not as_json else ():
@@ -422,23 +429,14 @@ def _in_process(
         return [Outcome("", python, None, message, complaints.FAILED)]
 
 
-def _lines(found: Iterable[Outcome], names_environments: bool) -> Page:
-    page = Page()
-    for one in found:
-        if one.report is not None:
-            _add(page, one, names_environments)
-    return page
-
-
-def _add(page: Page, one: Outcome, names_environments: bool) -> None:
-    assert one.report is not None
+def _add(page: Page, one: Outcome, *, names_environments: bool) -> None:
+    if one.report is None:  # which is said on stderr
+        return
     first, *rest = one.report.lines()
     about = first.removeprefix(f"{one.report.name}: ")  # the file says more than the name of the function
     page.line(f"{one.file}{f' in {one.where}' if names_environments else ''}: {about}")
-    for line in rest:
+    for line in (*rest, *(f"           {blamed}" for blamed in one.blamed)):
         page.line(line)
-    for blamed in one.blamed:
-        page.line(f"           {blamed}")
 
 
 def _add_totals(page: Page, found: Sequence[Outcome], folders: inputs.Folders) -> None:
@@ -454,32 +452,21 @@ def _add_totals(page: Page, found: Sequence[Outcome], folders: inputs.Folders) -
         page.totals(those, folders.said(), f" in {where}" if len(verdicts) > 1 else "")
 
 
-def _table(found: Sequence[Outcome], chosen: Sequence[Outcome]) -> Page:
+def _add_table(page: Page, found: Sequence[Outcome], chosen: Sequence[Outcome]) -> None:
     """A row for each chosen artifact, and a column for each environment."""
-    page = Page()
-    environments = list(dict.fromkeys(one.where for one in found))
-    for number, where in enumerate(environments, start=1):
-        page.line(f"{number}  {where}: {_environment(found, where)}")
-    page.blank()
-    verdicts = {(one.file, one.where): one.verdict for one in found}
-    names = list(dict.fromkeys(one.file for one in chosen if one.file))
-    rows = [[name, *(verdicts.get((name, where), _ERROR) for where in environments)] for name in names]
-    heads = ["artifact", *map(str, range(1, len(environments) + 1))]
-    page.table([Column(head) for head in heads], rows)
-    for one in found:
-        if one.report is not None and not one.report.ok:
-            page.blank()
-            _add(page, one, names_environments=True)
-    return page
-
-
-def _environment(found: Iterable[Outcome], where: str) -> str:
     from jaxexp._api.cases.report import in_short
 
-    for one in found:
-        if one.where == where and one.report is not None:
-            return in_short(one.report.checked)
-    return "nothing was checked"
+    environments = dict.fromkeys((one.where for one in found), "nothing was checked")
+    for one in reversed(found):
+        if one.report is not None:
+            environments[one.where] = in_short(one.report.checked)
+    for number, (where, checked) in enumerate(environments.items(), start=1):
+        page.line(f"{number}  {where}: {checked}")
+    page.blank()
+    verdicts = {(one.file, one.where): one.verdict for one in found}
+    names = dict.fromkeys(one.file for one in chosen if one.file)
+    rows = [[name, *(verdicts.get((name, where), _ERROR) for where in environments)] for name in names]
+    page.table([Column(head) for head in ("artifact", *map(str, range(1, len(environments) + 1)))], rows)
 
 
 def _junit(found: Iterable[Outcome]) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -47,7 +49,8 @@ def command(
             "an archive of a folder"
         )
     if all(inputs.split(text)[1] is None and inputs.is_archive(text) for text in (old, new)):
-        differing = {"members": _compared_members(old, new)}
+        a, b = ({name: handle.digest for name, handle in inputs.opened(path).items()} for path in (old, new))
+        differing = {"members": dict(sorted(_differing(a, b).items()))}
     else:
         differing = compared(inputs.artifact(old).opened(), inputs.artifact(new).opened())
     differing = {name: rows for name, rows in differing.items() if rows and (not only or name in only)}
@@ -56,7 +59,7 @@ def command(
             section: {name: {"a": a, "b": b} for name, (a, b) in rows.items()} for section, rows in differing.items()
         }
         print_json({"a": old, "b": new, "same": not differing, "changes": changes})
-    elif differing:
+    else:
         _print(old, new, differing)
     return 1 if differing else 0
 
@@ -69,20 +72,11 @@ def compared(old: Opened, new: Opened) -> dict[str, _Rows]:
     both = [(inspected(one, whole=True), one) for one in (old, new)]
     orders = min(len(found.module_bytes) for found, _ in both)
     a, b = (_facts(found, one.artifact, one.buffer, orders) for found, one in both)
-    return {
-        section: {
-            name: (a[section].get(name), b[section].get(name))
-            for name in {**a[section], **b[section]}
-            if a[section].get(name) != b[section].get(name)
-        }
-        for section in a
-    }
+    return {section: _differing(a[section], b[section]) for section in a}
 
 
-def _compared_members(old: str, new: str) -> _Rows:
-    """The differences between two archives, from their indices."""
-    a, b = ({name: handle.digest for name, handle in inputs.opened(path).items()} for path in (old, new))
-    return {name: (a.get(name), b.get(name)) for name in sorted({*a, *b}) if a.get(name) != b.get(name)}
+def _differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> _Rows:
+    return {name: (a.get(name), b.get(name)) for name in {**a, **b} if a.get(name) != b.get(name)}
 
 
 def _facts(found: Inspection, artifact: Artifact, buffer: Any, orders: int) -> dict[str, dict[str, Any]]:
@@ -130,8 +124,6 @@ def _facts(found: Inspection, artifact: Artifact, buffer: Any, orders: int) -> d
 
 def _digests(artifact: Artifact, buffer: Any) -> dict[str, str]:
     """Digests of the actual bytes, not those in the trailer: modules may have equal operations and other constants."""
-    import hashlib
-
     from jaxexp._kernel.artifact.chain import chain
 
     digests = {"all bytes": buffer}
@@ -147,14 +139,11 @@ def _print(old: str, new: str, differing: dict[str, _Rows]) -> None:
         columns = [Column(section, style="name"), Column(old, style="less"), Column(new, style="more")]
         if section in ("operations", "sizes"):
             columns = [columns[0], *(Column(c.name, right=True) for c in columns[1:]), Column("change", right=True)]
-            page.table(columns, [_counts(name, a or 0, b or 0) for name, (a, b) in rows.items()])
+            counts = ((name, a or 0, b or 0) for name, (a, b) in rows.items())
+            page.table(columns, [(name, shown(a), shown(b), f"{b - a:+,}") for name, a, b in counts])
         else:
             page.table(columns, [(name, shown(a), shown(b)) for name, (a, b) in rows.items()])
     page.write()
-
-
-def _counts(name: str, a: int, b: int) -> tuple[str, str, str, str]:
-    return name, f"{a:,}", f"{b:,}", f"{b - a:+,}"
 
 
 def shown(value: Any) -> str:

@@ -8,8 +8,8 @@ import fnmatch
 import itertools
 import json
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -73,7 +73,21 @@ def command(
         elif found or not failed:
             start = f"{place.rstrip('/')}/" if what == "artifact" else ""
             rows = list(_in_proportion((_row(one, one.name.removeprefix(start), long) for one in found), place, size))
-            _print(found, rows, long, group, what, more)
+            page = Page()
+            if group:
+                names: dict[str, list[str]] = {}
+                for name, _, _, _, text in rows:
+                    names.setdefault(text, []).append(name)
+                columns = [Column(f"{what}s", right=True), Column("names", style="name"), _COLUMNS[-1]]
+                groups = sorted(names.items(), key=lambda one: (-len(one[1]), one[0]))
+                page.table(columns, [(f"{len(those):,}", listed(those, most=_NAMED), text) for text, those in groups])
+            elif long:
+                page.table([*(dataclasses.replace(one, optional=False) for one in _COLUMNS), *_LONG], rows)
+            else:
+                page.table(_COLUMNS, rows)
+            page.blank()
+            page.line(f"{counted(len(found), what)}, {sum(one.size for one in found):,} bytes{more}", "heading")
+            page.write()
     return complaints.ended_with(failed)
 
 
@@ -108,8 +122,7 @@ def _in_folder(
     return found, failed
 
 
-@dataclasses.dataclass(frozen=True)
-class _Listed:
+class _Listed(NamedTuple):
     """An artifact in a folder, with what a `Handle` says about a member."""
 
     name: str
@@ -129,25 +142,6 @@ def _of_source(source: inputs.Source, with_digest: bool) -> _Listed:
         buffer, artifact = found.buffer, found.artifact
         digest = _native.digest(buffer).hex() if with_digest else ""  # which reads all of the file
         return _Listed(source.name, len(buffer), digest, from_json(artifact.metadata() or {}), of_artifact(artifact))
-
-
-def _print(
-    found: Sequence[Any], rows: Sequence[tuple[str, ...]], long: bool, group: bool, what: str, more: str
-) -> None:
-    page = Page()
-    every = [*(dataclasses.replace(column, optional=False) for column in _COLUMNS), *_LONG]
-    if group:
-        names: dict[str, list[str]] = {}
-        for name, _, _, _, signature in rows:
-            names.setdefault(signature, []).append(name)
-        columns = [Column(f"{what}s", right=True), Column("names", style="name"), _COLUMNS[-1]]
-        groups = sorted(names.items(), key=lambda one: (-len(one[1]), one[0]))
-        page.table(columns, [(f"{len(those):,}", listed(those, most=_NAMED), text) for text, those in groups])
-    else:
-        page.table(every if long else _COLUMNS, rows)
-    page.blank()
-    page.line(f"{counted(len(found), what)}, {sum(one.size for one in found):,} bytes{more}", "heading")
-    page.write()
 
 
 _NAMED = 3  # artifacts of a signature
@@ -172,14 +166,9 @@ def _row(handle: Any, name: str, long: bool) -> tuple[str, ...]:
     row = (name, f"{handle.size:,}", ", ".join(summary.platforms), summary.fun_name, signature_of(summary))
     if not long:
         return row
-    return (
-        *row,
-        f"{summary.nr_devices:,}",
-        f"{summary.vjp_order:,}",
-        f"JAX {summary.jax_version or summary.writer}",
-        handle.digest,
-        json.dumps(handle.metadata) if handle.metadata else "",
-    )
+    numbers = f"{summary.nr_devices:,}", f"{summary.vjp_order:,}"
+    metadata = json.dumps(handle.metadata) if handle.metadata else ""
+    return (*row, *numbers, f"JAX {summary.jax_version or summary.writer}", handle.digest, metadata)
 
 
 def _facts(handle: Any) -> dict[str, Any]:

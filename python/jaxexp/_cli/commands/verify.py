@@ -367,10 +367,7 @@ def _row(verdict: Verdict) -> tuple[str, str, str, str]:
         notes.append(f"{verdict.weight_bytes:,} bytes of weights in {names}")
     if verdict.absolute_paths and verdict.error is None:
         notes.append("names source files")
-    return verdict.file, f"{verdict.bytes:,}", _state(verdict), "; ".join(notes)
-
-
-def _state(verdict: Verdict) -> str:
+    state = "whole, without digests" if verdict.digests is False else verdict.state
     if verdict.more_bytes:
-        return f"whole, and {counted(verdict.more_bytes, 'byte')} more"
-    return "whole, without digests" if verdict.digests is False else verdict.state
+        state = f"whole, and {counted(verdict.more_bytes, 'byte')} more"
+    return verdict.file, f"{verdict.bytes:,}", state, "; ".join(notes)

@@ -20,9 +20,8 @@ from jaxexp._kernel.artifact.words import without_secrets
 from . import diff
 
 if TYPE_CHECKING:
-    from jaxexp._compat.compatibility import Compatibility
     from jaxexp._fleet.places.source import Opened
-    from jaxexp._view.sides import Check, Readers, Side
+    from jaxexp._view.sides import Check, Side
 
 
 @options.command("Make a page about an artifact.", options.IMPORTS, options.HEADERS)
@@ -47,7 +46,11 @@ def command(
     if output == "-" and show:
         raise click.UsageError("--open needs a file, and -o - writes to stdout")
     if output is None:
-        output = _temporary() if show else f"{_stem(other or file)}.html"
+        if show:
+            handle, output = tempfile.mkstemp(prefix="jaxexp-", suffix=".html")
+            os.close(handle)
+        else:
+            output = f"{_stem(other or file)}.html"
         force = force or show
     if output != "-":
         outputs.refuse_to_replace(output, "a page", force=force)
@@ -78,25 +81,16 @@ def page_of(source: inputs.Source, other: inputs.Source | None = None, check: Ch
 
 
 def _side(found: Opened, check: Check | None = None) -> Side:
-    from jaxexp._compat.compatibility import compatibility_of
-    from jaxexp._view.sides import side
+    from jaxexp._compat.compatibility import compatibility_of, facts_of, runs_of
+    from jaxexp._kernel.releases.table import RELEASES
+    from jaxexp._view.sides import Readers, side
 
     said = inspected(found, True, whole=True)
     with found.source.named():
-        readers = _readers(compatibility_of(found.buffer))
+        read = compatibility_of(found.buffer)
+        releases = tuple((release.version, read.readable_by(release.version)) for release in RELEASES)
+        readers = Readers(releases=releases, spans=tuple(runs_of(read)), facts=tuple(facts_of(read)))
         return side(without_secrets(found.source.name), found.artifact, said, readers, check)
-
-
-def _readers(found: Compatibility) -> Readers:
-    from jaxexp._compat.compatibility import facts_of, runs_of
-    from jaxexp._kernel.releases.table import RELEASES
-    from jaxexp._view.sides import Readers
-
-    return Readers(
-        releases=tuple((release.version, found.readable_by(release.version)) for release in RELEASES),
-        spans=tuple(runs_of(found)),
-        facts=tuple(facts_of(found)),
-    )
 
 
 def _stem(text: str) -> str:
@@ -104,9 +98,3 @@ def _stem(text: str) -> str:
     path, member = inputs.split(text)
     name = os.path.basename((member or path_in(path)).rstrip("/"))
     return name.removesuffix(".jaxexp").removesuffix(".bin") or "page"
-
-
-def _temporary() -> str:
-    handle, path = tempfile.mkstemp(prefix="jaxexp-", suffix=".html")
-    os.close(handle)
-    return path
