@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from click.shell_completion import (
+    BashComplete,
+    CompletionItem,
+    ShellComplete,
+    add_completion_class,
+    get_completion_class,
+    split_arg_string,
+)
 
 from jaxexp._fleet.places.source import MEMBER, is_url
-
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem, ShellComplete
 
 VARIABLE = "_JAXEXP_COMPLETE"  # a shell sets it to ask
 SHELLS = ("bash", "zsh", "fish")
@@ -45,15 +50,11 @@ def _members(archive: str, beginning: str) -> list[str]:
 
 
 def _items(values: Iterable[str]) -> list[CompletionItem]:
-    from click.shell_completion import CompletionItem
-
     return [CompletionItem(value) for value in values]
 
 
 def shell(name: str, commands: click.Command) -> ShellComplete:
     """The completion class for a shell."""
-    from click.shell_completion import get_completion_class
-
     register()
     found = get_completion_class(name)
     assert found is not None
@@ -62,7 +63,6 @@ def shell(name: str, commands: click.Command) -> ShellComplete:
 
 def register() -> None:
     """Makes bash complete words with colons, which it splits, and quotes characters that are special to it."""
-    from click.shell_completion import BashComplete, add_completion_class, split_arg_string
 
     class Bash(BashComplete):
         source_template = _BASH

@@ -14,7 +14,7 @@ from jaxexp._cli.page import say
 from jaxexp._kernel.artifact.words import counted
 
 if TYPE_CHECKING:
-    from jaxexp._fleet.archive.writer import ArchiveWriter
+    pass
 
 
 @options.command("Remove members.")
@@ -34,22 +34,16 @@ def remove(
     from jaxexp._fleet.archive.archive import Archive
 
     with Archive.append(archive) as writer:
-        names = _matching(archive, writer, patterns)
-        writer.remove(*names)
+        names = writer.names()
+        found: dict[str, None] = {}
+        for pattern in patterns:  # a name is a pattern for itself
+            matching = [pattern] if pattern in writer else [n for n in names if fnmatch.fnmatchcase(n, pattern)]
+            if not matching:
+                raise inputs.no_member(archive, pattern, names)
+            found.update(dict.fromkeys(matching))
+        writer.remove(*found)
         left = len(writer)
-    say(f"{archive}: {counted(len(names), 'member')} removed, {left:,} left; 'archive compact' frees the bytes")
-
-
-def _matching(archive: str, writer: ArchiveWriter, patterns: tuple[str, ...]) -> list[str]:
-    """The members that match any of the patterns; a name is a pattern for itself."""
-    names = writer.names()
-    found: dict[str, None] = {}
-    for pattern in patterns:
-        matching = [pattern] if pattern in writer else [n for n in names if fnmatch.fnmatchcase(n, pattern)]
-        if not matching:
-            raise inputs.no_member(archive, pattern, names)
-        found.update(dict.fromkeys(matching))
-    return list(found)
+    say(f"{archive}: {counted(len(found), 'member')} removed, {left:,} left; 'archive compact' frees the bytes")
 
 
 @options.command("Free the bytes of removed members.")

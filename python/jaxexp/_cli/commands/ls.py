@@ -48,12 +48,22 @@ def command(
     """
     if group and (long or as_json):
         raise click.UsageError("--group prints no more than signatures and names: leave out --long and --json")
-    failed: list[tuple[str, Exception]] = []
     with contextlib.ExitStack() as stack:
         if inputs.is_folder(place):
-            found, failed = _in_folder(place, pattern, long or as_json, folders)
+            start = f"{place.rstrip('/')}/"
+            sources = (
+                source
+                for source in inputs.in_folder(place, folders, "ls")
+                if pattern is None or fnmatch.fnmatchcase(source.name.removeprefix(start), pattern)
+            )
+            read = list(inputs.read_each(sources, lambda source: _of_source(source, long or as_json)))
+            found: list[Any] = [one for _, one in read if not isinstance(one, Exception)]
+            failed = [(name, one) for name, one in read if isinstance(one, Exception)]
+            if pattern is not None and not read:
+                raise click.ClickException(f"no artifact in {place!r} matches {pattern!r}")
             what, more, size = "artifact", folders.said(), sum(one.size for one in found)
         else:
+            start, failed = "", []
             opened = stack.enter_context(inputs.part(place, pattern))
             found, what, size = list(opened.values()), "member", opened._opened.source.size
             weights = opened.weight_bytes if pattern is signature is None else 0
@@ -71,7 +81,6 @@ def command(
             texts = [text for (text,) in _in_proportion(rendered, place, size)]
             click.echo("[\n" + ",\n".join(texts) + "\n]" if texts else "[]")
         elif found or not failed:
-            start = f"{place.rstrip('/')}/" if what == "artifact" else ""
             rows = list(_in_proportion((_row(one, one.name.removeprefix(start), long) for one in found), place, size))
             page = Page()
             if group:
@@ -103,23 +112,6 @@ def _in_proportion(rows: Iterable[tuple[str, ...]], place: str, size: int) -> It
         if left < 0:
             raise click.ClickException(f"the list of {place!r} would be too long: choose members by a GLOB")
         yield row
-
-
-def _in_folder(
-    folder: str, pattern: str | None, with_digest: bool, folders: inputs.Folders
-) -> tuple[list[Any], list[tuple[str, Exception]]]:
-    start = folder.rstrip("/") + "/"
-    sources = (
-        source
-        for source in inputs.in_folder(folder, folders, "ls")
-        if pattern is None or fnmatch.fnmatchcase(source.name.removeprefix(start), pattern)
-    )
-    read = list(inputs.read_each(sources, lambda source: _of_source(source, with_digest)))
-    found = [one for _, one in read if not isinstance(one, Exception)]
-    failed = [(name, one) for name, one in read if isinstance(one, Exception)]
-    if pattern is not None and not (found or failed):
-        raise click.ClickException(f"no artifact in {folder!r} matches {pattern!r}")
-    return found, failed
 
 
 class _Listed(NamedTuple):

@@ -85,7 +85,11 @@ def command(
             option = "--size" if sized else "--inputs"
             why = "there are several" if others else f"{first!r} stands for several"
             raise click.UsageError(f"{option} is for one artifact, and {why}")
-        _check_folder(new, force, spread)
+        if new.endswith((".jaxexp", ".zip")) and not os.path.isdir(new):
+            raise click.UsageError(f"several artifacts go to a folder, and {new!r} names a file: name a folder last")
+        goes_on = spread.journal is not None and os.path.exists(spread.journal)
+        if not force and not goes_on and os.path.lexists(new) and not (os.path.isdir(new) and not os.listdir(new)):
+            raise click.ClickException(f"{new!r} exists: --force replaces files in it")
         folders = dataclasses.replace(folders, without=new)
         found = spread.results(
             old, folders, "migrate", lambda given, means: migrated(given, new, to, means, locations=locations)
@@ -164,15 +168,6 @@ def _stands_for_several(old: str) -> bool:
     if member is None:
         return is_archive(path) or path.endswith("/") or os.path.isdir(path)
     return any(c in member for c in "*?[") and member not in opened(path)
-
-
-def _check_folder(new: str, force: bool, spread: options.Spread) -> None:
-    """Refuses a place for several artifacts that is no folder, or has other files."""
-    if new.endswith((".jaxexp", ".zip")) and not os.path.isdir(new):
-        raise click.UsageError(f"several artifacts go to a folder, and {new!r} names a file: name a folder last")
-    goes_on = spread.journal is not None and os.path.exists(spread.journal)
-    if not force and not goes_on and os.path.lexists(new) and not (os.path.isdir(new) and not os.listdir(new)):
-        raise click.ClickException(f"{new!r} exists: --force replaces files in it")
 
 
 def _arguments(file: str, exported: Exported, path: str) -> functions.Arguments:

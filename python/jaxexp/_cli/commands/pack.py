@@ -59,7 +59,13 @@ def command(
       jaxexp pack fleet.zip models/
       jaxexp pack fleet.zip resnet/b8=new.bin --append -m 'commit="0e3c650"'
     """
-    _refuse_to_lose(archive)
+    kind = files.kind_at(archive)
+    if kind == ARTIFACT or (kind != ARCHIVE and archive.endswith(".jaxexp")):  # somebody forgot the archive's name
+        raise click.UsageError(
+            f"the name of the archive comes first, and {archive!r} is {'' if kind else 'the name of '}an artifact: "
+            f"jaxexp pack fleet.zip {archive}"
+        )
+    files.refuse_to_lose(archive, ARCHIVE)
     if not append and not force:
         outputs.refuse_existing(archive)
     notes = dict(map(_entry, metadata)) or None
@@ -101,17 +107,6 @@ def command(
         f"{os.path.getsize(archive):,} bytes{folders.said()}"
     )
     return complaints.ended_with(failed.items())
-
-
-def _refuse_to_lose(archive: str) -> None:
-    """Refuses an artifact in the place of the archive, as where somebody forgets the archive's name."""
-    kind = files.kind_at(archive)
-    if kind == ARTIFACT or (kind != ARCHIVE and archive.endswith(".jaxexp")):
-        raise click.UsageError(
-            f"the name of the archive comes first, and {archive!r} is {'' if kind else 'the name of '}an artifact: "
-            f"jaxexp pack fleet.zip {archive}"
-        )
-    files.refuse_to_lose(archive, ARCHIVE)
 
 
 def _with_advice(error: Exception, found: dict[str, inputs.Source]) -> click.ClickException:

@@ -51,16 +51,12 @@ def command(
     if certificate is None and chain:
         raise click.UsageError("--chain needs --certificate")
     identity = {"use_ambient_credentials": ambient} if sigstore else None
-    by = signer(key, _password(password_from), certificate, chain, identity)
+    password = None
+    if password_from is not None:
+        with click.open_file(password_from, "rb") as file:
+            password = file.readline().rstrip(b"\r\n")
+    by = signer(key, password, certificate, chain, identity)
     for written, files in signed([file for path in paths for file in folders.files_of(path)], by, output):
         names = listed([os.path.basename(file) for file in files], repr, most=4)
         say(f"{written}: {counted(len(files), 'file')} signed ({names})")
     return 0
-
-
-def _password(path: str | None) -> bytes | None:
-    """The first line of a file."""
-    if path is None:
-        return None
-    with click.open_file(path, "rb") as file:
-        return file.readline().rstrip(b"\r\n")
