@@ -4,7 +4,6 @@ on the command line. All of this imports JAX."""
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -66,15 +65,6 @@ def check_reader(to: str | None) -> None:
 
         with misused():
             check_choice(to, "--to")
-
-
-def written_for(exported: Exported, reader: str) -> Exported:
-    """The same function, written for a release by default."""
-    from jaxexp._kernel.function import data
-
-    program = exported.unbound
-    made = dataclasses.replace(program, _facts=data.facts_of(program)._replace(compatibility=reader))
-    return type(exported).of(made, exported.weights) if exported.weights else made  # type: ignore[attr-defined]
 
 
 def specialized(file: str, exported: Exported, given: options.Sizes) -> Exported:

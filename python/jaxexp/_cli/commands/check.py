@@ -188,7 +188,7 @@ def command(
         )
     for report in filter(None, (page_file, junit_file)):
         file_system.refuse_to_lose(report, "a report")
-    how = {"tolerance": tolerance, "max_drawn_bytes": max_drawn_bytes}
+    how: dict[str, Any] = {"tolerance": tolerance, "max_drawn_bytes": max_drawn_bytes}
     at_once = spread.workers or 1
     found: list[Outcome] = []
     if is_matrix or not pythons:

@@ -14,6 +14,7 @@ from jaxexp._cli.options import argument, option
 from jaxexp._cli.page import Column, Page, print_json
 from jaxexp._fleet.places.inspect import inspected
 from jaxexp._kernel.artifact import words
+from jaxexp._kernel.artifact.chain import chain
 from jaxexp._kernel.artifact.inspection import where_recorded
 
 if TYPE_CHECKING:
@@ -109,6 +110,10 @@ def _facts(found: Inspection, artifact: Artifact, buffer: Any, orders: int) -> d
                 operations[kind] = operations.get(kind, 0) + count
             operations |= {f"{whose}custom call of {target}": count for target, count in (calls or {}).items()}
         sizes[f"{whose}module"] = size
+    # Of the actual bytes, not those in the trailer: modules may have equal operations and other constants.
+    digests = {"all bytes": buffer}
+    for order, link in enumerate(chain(artifact)):
+        digests["module" if order == 0 else f"VJP {order}: module"] = link.unchecked_module()
     origin = {
         "JAX": found.jax_version or found.writer,
         "serialization version": found.serialization_version,
@@ -116,20 +121,10 @@ def _facts(found: Inspection, artifact: Artifact, buffer: Any, orders: int) -> d
         "trailer": found.trailer,
         "metadata": None if found.metadata is None else json.dumps(found.metadata, sort_keys=True),
         **{f"case {case.name}": f"{case.bytes:,} bytes, with {where_recorded(case)}" for case in found.cases},
-        **_digests(artifact, buffer),
+        **{name: f"SHA-256 {hashlib.sha256(data).hexdigest()[:16]}" for name, data in digests.items()},
     }
     weights = {weight.name: f"{weight.bytes:,} bytes, {weight.digest[:16]}" for weight in found.weights}
     return {"signature": signature, "operations": operations, "sizes": sizes, "weights": weights, "origin": origin}
-
-
-def _digests(artifact: Artifact, buffer: Any) -> dict[str, str]:
-    """Digests of the actual bytes, not those in the trailer: modules may have equal operations and other constants."""
-    from jaxexp._kernel.artifact.chain import chain
-
-    digests = {"all bytes": buffer}
-    for order, link in enumerate(chain(artifact)):
-        digests["module" if order == 0 else f"VJP {order}: module"] = link.unchecked_module()
-    return {name: f"SHA-256 {hashlib.sha256(data).hexdigest()[:16]}" for name, data in digests.items()}
 
 
 def _print(old: str, new: str, differing: dict[str, _Rows]) -> None:

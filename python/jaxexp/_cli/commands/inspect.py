@@ -170,7 +170,21 @@ def show(page: Page, name: str, found: Inspection) -> None:
     page.fields([*facts_of(found), *shardings, ("in tree", in_tree_of(found)), ("out tree", found.out_tree)])
     if found.weights:
         page.blank()
-        _show_weights(page, found)
+        total = sum(weight.bytes for weight in found.weights) or 1
+        columns = [
+            Column("weight", style="name"),
+            Column("type"),
+            Column("bytes", right=True),
+            Column("share", right=True),
+            Column("file"),
+            Column("digest", cut=True),
+            Column("also"),  # for tied weights
+        ]
+        rows = [
+            (w.name, kind, f"{w.bytes:,}", f"{w.bytes / total:.1%}", w.file, w.digest, ", ".join(w.other_names))
+            for w, kind in zip(found.weights, map(type_of, found.arguments), strict=False)
+        ]
+        page.table(columns, rows)
     for heading, values in (("argument", found.arguments[len(found.weights) :]), ("result", found.results)):
         if values:
             page.blank()
@@ -187,24 +201,6 @@ def _where_all_are(found: Inspection) -> str:
     texts = [value.sharding for value in (*found.arguments, *found.results) if value.sharding]
     ends = {text[text.find(_ON) :] if _ON in text else "" for text in texts}
     return ends.pop() if len(texts) > 1 and len(ends) == 1 else ""
-
-
-def _show_weights(page: Page, found: Inspection) -> None:
-    total = sum(weight.bytes for weight in found.weights) or 1
-    columns = [
-        Column("weight", style="name"),
-        Column("type"),
-        Column("bytes", right=True),
-        Column("share", right=True),
-        Column("file"),
-        Column("digest", cut=True),
-        Column("also"),  # for tied weights
-    ]
-    rows = [
-        (w.name, type_of(value), f"{w.bytes:,}", f"{w.bytes / total:.1%}", w.file, w.digest, ", ".join(w.other_names))
-        for w, value in zip(found.weights, found.arguments, strict=False)
-    ]
-    page.table(columns, rows)
 
 
 def _mlir(source: inputs.Source, order: int, everything: bool) -> str:

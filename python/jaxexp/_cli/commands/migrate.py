@@ -101,6 +101,7 @@ def command(
             )
         outputs.refuse_to_replace(new, ARTIFACT, force=force)
         source = artifact(first)
+        done: Written | Exception
         try:
             with contextlib.ExitStack() as stack:
                 arguments = None

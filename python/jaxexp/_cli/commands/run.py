@@ -112,8 +112,9 @@ def command(
         exported, (args, kwargs) = functions.placed(source.name, exported, arguments.all())
         leaves = jax.tree_util.tree_leaves(exported.call(*args, **kwargs))
         if executables is not None and not any(one.used for one in exported.executables):
-            why = [f"{one.arguments}: {one.why}" for one in exported.executables] or ["it has no code of this function"]
-            complain(f"no code in {executables!r} was used: {listed(why, most=4, separator='; ')}")
+            said = [f"{one.arguments}: {one.why}" for one in exported.executables]
+            reasons = listed(said or ["it has no code of this function"], most=4, separator="; ")
+            complain(f"no code in {executables!r} was used: {reasons}")
         results = {path: arrays.of_result(leaf) for path, leaf in zip(paths, leaves, strict=True)}
     if output is not None:
         arrays.write(output, results)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from pathlib import PurePath
@@ -56,13 +57,15 @@ def command(
         raise click.UsageError(f"{len(chosen):,} functions need an archive: name one, as in -o fleet.zip")
     if not append:
         outputs.refuse_to_replace(output, ARCHIVE if is_archive else ARTIFACT, force=force)
-    from jaxexp._kernel.function import vjps  # imports JAX
+    from jaxexp._kernel.function import data, vjps  # imports JAX
 
     source = inputs.artifact(file)
     exported = functions.loaded(source)
-    order = vjps.stored_orders(exported.unbound)
+    program, weights = exported.unbound, exported.weights
+    order = vjps.stored_orders(program)
     if to is not None:
-        exported = functions.written_for(exported, to)
+        program = dataclasses.replace(program, _facts=data.facts_of(program)._replace(compatibility=to))
+        exported = type(exported).of(program, weights) if weights else program  # type: ignore[attr-defined]
     if not is_archive:
         _save(functions.specialized(source.name, exported, chosen[0]), output, order, force)
         say(f"{source.name} -> {output}: {os.path.getsize(output):,} bytes")

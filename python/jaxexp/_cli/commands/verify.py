@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import itertools
 import os
+import pathlib
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -140,16 +141,11 @@ def _signed_by(
 
     how: dict[str, Any] = {"identity": identity, "issuer": issuer, "signature": signature}
     with complaints.misused("--signed-by " if pem else "--identity "):
-        if any(map(_has_certificates, pem)):
+        if any(b"-----BEGIN CERTIFICATE-----" in pathlib.Path(path).read_bytes() for path in pem):
             return SignedBy(certificates=pem, **how)
         if len(pem) > 1:
             raise click.UsageError("--signed-by names one public key, or several files of certificates")
         return SignedBy(public_key=pem[0] if pem else None, **how)
-
-
-def _has_certificates(path: str) -> bool:
-    with open(path, "rb") as file:
-        return b"-----BEGIN CERTIFICATE-----" in file.read()
 
 
 def _verified(
