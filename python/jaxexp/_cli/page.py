@@ -212,9 +212,8 @@ class Page:
         # Cells are cut before any are broken. A name keeps half of the room until the end: it has no spaces, and people
         # copy it.
         cut = [c.least if c.cut else width for c, width in zip(columns, widths, strict=True)]
-        broken = [
-            max(width, room // 2 if c.style == "name" else _SHORT) for c, width in zip(columns, least, strict=True)
-        ]
+        last = [room // 2 if c.style == "name" else _SHORT for c in columns]
+        broken = list(map(max, least, last))
         for floors in (cut, broken, least):
             while sum(widths) > room and (loose := [i for i, floor in enumerate(floors) if widths[i] > floor]):
                 widths[max(loose, key=widths.__getitem__)] -= 1
@@ -222,19 +221,17 @@ class Page:
 
     def _records(self, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
         """A table that is too wide: each row as fields below its first cell."""
-        for row in rows:
-            first, style = row[0], columns[0].style_of(row[0])
+        left = 2 * _INDENT + max((_cells(column.name) for column in columns[1:]), default=0) + len(_GAP)
+        room = max(_NARROWEST, self._width - left)
+        for first, *cells in rows:
+            style = columns[0].style_of(first)
             self._lines += [" " * _INDENT + self.styled(part, style) for part in _wrapped(first, self._width - _INDENT)]
-            left = 2 * _INDENT + max(_cells(column.name) for column in columns[1:]) + len(_GAP)
-            room = max(_NARROWEST, self._width - left)
-            self.fields(
-                (
-                    (column.name, _shortened(cell, room, column.both_ends) if column.cut else cell)
-                    for column, cell in zip(columns[1:], row[1:], strict=True)
-                    if cell
-                ),
-                indent=2 * _INDENT,
-            )
+            facts = [
+                (column.name, _shortened(cell, room, column.both_ends) if column.cut else cell)
+                for column, cell in zip(columns[1:], cells, strict=True)
+                if cell
+            ]
+            self.fields(facts, indent=2 * _INDENT)
 
     def _row(self, columns: Sequence[Column], widths: Sequence[int], row: Sequence[str], style: str | None) -> None:
         cells = [self._cell(column, text, width) for column, text, width in zip(columns, row, widths, strict=True)]

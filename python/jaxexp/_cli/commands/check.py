@@ -167,7 +167,8 @@ def command(
       jaxexp check model.jaxexp --bisect
       jaxexp check model.jaxexp --view model.html
     """
-    if plugin is not None and (pythons or is_matrix or is_bisecting or spread.is_asked_for):
+    is_elsewhere = pythons or is_matrix or is_bisecting or spread.is_asked_for
+    if plugin is not None and is_elsewhere:
         raise click.UsageError(
             "--plugin checks in this process: leave out --python, --matrix, --bisect, and options of workers"
         )
@@ -180,8 +181,7 @@ def command(
             "--view is for a check of one artifact in this process: leave out --plugin, --python, options of workers, "
             "and other artifacts"
         )
-    is_elsewhere = plugin is not None or pythons or is_matrix or is_bisecting or spread.is_asked_for
-    if results_file is not None and (is_elsewhere or page_file is not None or files[1:]):
+    if results_file is not None and (is_elsewhere or plugin is not None or page_file is not None or files[1:]):
         raise click.UsageError(
             "--results compares what one artifact returned elsewhere: leave out --plugin, --python, --matrix, "
             "--bisect, --view, options of workers, and other artifacts"
@@ -495,9 +495,8 @@ def _junit(found: Iterable[Outcome]) -> str:
 def _test(suite: ElementTree.Element, file: str, name: str, kind: str, said: str) -> None:
     test = ElementTree.SubElement(suite, "testcase", classname=_clean(file), name=_clean(name))
     if kind:
-        ElementTree.SubElement(test, kind, message=_clean(said.partition("\n")[0])).text = "\n".join(
-            map(_clean, said.split("\n"))
-        )
+        lines = list(map(_clean, said.split("\n")))
+        ElementTree.SubElement(test, kind, message=lines[0]).text = "\n".join(lines)
 
 
 def _clean(said: str) -> str:
