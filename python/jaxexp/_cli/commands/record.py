@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -55,6 +54,7 @@ def command(
       jaxexp check model.jaxexp
     """
     from jaxexp._fleet.places.load import record
+    from jaxexp._kernel.artifact.cases import MEASURED_BY, UNSTABLE
 
     if sized and not is_random:
         raise click.UsageError("--size is for random numbers: add --random")
@@ -70,35 +70,20 @@ def command(
         if is_random:
             arguments.fill(options.parsed_sizes(sized), seed, _drawn)
         args, kwargs = arguments.all()
-    case = {
-        "args": args,
-        "kwargs": kwargs,
-        "name": name,
-        "tolerance": tolerance,
-        "vjp_order": vjp_order,
-        "trace": trace,
-    }
+    case = {"name": name, "tolerance": tolerance, "vjp_order": vjp_order, "trace": trace}
     with progress("recording", 1) as advance:
-        cases = record(source.path, [case], replace=replace)
+        cases = record(source.path, [{"args": args, "kwargs": kwargs, **case}], replace=replace)
         advance(1)
     new = cases[-1]
     said = f"{new.name!r}, {counted(len(new.results), 'result')}"
     if new.trace is not None:
         said += f", {counted(new.trace.shape[0] - 1, 'fingerprint')} of operations"
     say(f"{file}: {counted(len(cases), 'case')}; recorded {said}")
-    for line in _about_tolerances(new.recorded):
+    how = new.recorded.get(MEASURED_BY, "float64")
+    notes = [] if how.startswith("float64") else [f"tolerances measured by {how}"]
+    for line in filter(None, (*notes, *new.recorded.get(UNSTABLE, "").split("; "))):
         say(f"  {line}")
     return 0
-
-
-def _about_tolerances(recorded: Mapping[str, str]) -> Iterator[str]:
-    """What is special about the tolerances that were measured."""
-    from jaxexp._kernel.artifact.cases import MEASURED_BY, UNSTABLE
-
-    how = recorded.get(MEASURED_BY, "float64")
-    if not how.startswith("float64"):
-        yield f"tolerances measured by {how}"
-    yield from filter(None, recorded.get(UNSTABLE, "").split("; "))
 
 
 def _drawn(spec: Any, seed: int, index: int) -> Drawn:
