@@ -499,10 +499,11 @@ def of_calls(chains: Sequence[tuple[SourceCall, ...]], longest: int) -> list[tup
 def filled(found: list[tuple[T, ...]]) -> list[tuple[T, ...]]:
     """Chains, with those that are not known as both neighbours have them."""
 
-    def last_known(chains: Iterable[tuple[T, ...]]) -> list[tuple[T, ...]]:
-        return list(itertools.accumulate(chains, lambda before, one: one or before))
+    def latest(before: tuple[T, ...], one: tuple[T, ...]) -> tuple[T, ...]:
+        return one or before
 
-    before, after = last_known(found), last_known(reversed(found))[::-1]
+    before = itertools.accumulate(found, latest)
+    after = list(itertools.accumulate(reversed(found), latest))[::-1]
     return [one or common(around) or () for one, *around in zip(found, before, after, strict=True)]
 
 
