@@ -144,9 +144,8 @@ def _factor(factor: Factor, scope: Any) -> tuple[Any, int]:
 def _sorted(pairs: list[tuple[Any, int]]) -> list[tuple[Any, int]]:
     if len(pairs) < 2:
         return pairs
-    pairs.sort(
-        key=operator.itemgetter(0), reverse=True
-    )  # in linear time for the order in which today's releases print them
+    # In linear time for the order in which today's releases print them.
+    pairs.sort(key=operator.itemgetter(0), reverse=True)
     for one, other in itertools.pairwise(pairs):
         if one[0] == other[0]:
             raise ValueError(f"{one[0]} twice")
