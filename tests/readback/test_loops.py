@@ -123,6 +123,18 @@ def test_the_log_names_the_operation_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert "test_loops.py" in said[0]
 
 
+def test_results_are_sharded_as_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the loop runs over all of the batch."""
+    mesh = jax.make_mesh((4,), ("batch",), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:4])
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("batch"))
+    batch = jax.device_put(np.stack([X, 2 * X, -X, X + 1]), sharding)
+    monkeypatch.setitem(read_back.OPERATIONS, "stablehlo.cosine", refused)
+    looped = loaded(jnp.cos, X)
+    found = jax.jit(jax.vmap(looped.call))(batch)
+    assert not found.sharding.is_fully_replicated
+    np.testing.assert_array_equal(found, [looped.call(x) for x in np.asarray(batch)])
+
+
 def test_results_of_64_bits_where_jax_makes_32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(read_back.OPERATIONS, "stablehlo.subtract", refused)
     with jax.enable_x64(True):
