@@ -8,7 +8,6 @@ import contextlib
 import functools
 import os
 import traceback
-import uuid
 from collections.abc import Generator, Mapping
 from typing import Any
 
@@ -190,7 +189,7 @@ def of_info(info: Mapping[str, Any]) -> tuple[int, str]:
     """What `described` returns, for the `info` of an fsspec file system."""
     facts = facts_of(info)
     said = "; ".join(f"{what} {facts[what]}" for what in sorted(facts) if what != "size")
-    return int(info.get("size") or 0), said or uuid.uuid4().hex
+    return int(info.get("size") or 0), said or os.urandom(16).hex()
 
 
 def facts_of(told: Mapping[str, Any]) -> dict[str, str]:
