@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,8 @@ KINDS = {
     "a.jaxexp": "an artifact", "a.zip": "an archive", "empty.zip": "an archive", "a.exe": "a file of executables",
     "a.safetensors": "a file of weights", "b.safetensors.index.json": "an index of weights",
     "other.safetensors.index.json": "an index of weights", "a.sig": "a signature", "pretty.sig": "a signature",
-    "a.npz": "a .npz file", "a.npy": "a .npy file", "empty": "", "text": "", "text.json": "",
+    "a.npz": "a .npz file", "a.npy": "a .npy file", "other.zip": "a ZIP file of another program",
+    "empty": "", "text": "", "text.json": "",
 }  # fmt: skip
 
 
@@ -57,6 +59,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     plain().precompile(into=place / "a.exe")
     np.savez(place / "a.npz", **{"result['a name that is longer than the first bytes of a file']": X})
     np.save(place / "a.npy", X)
+    with zipfile.ZipFile(place / "other.zip", "w") as other:
+        other.writestr("train.csv", "1,2,3\n")
     signature = '{"mediaType":"application/vnd.dev.sigstore.bundle.v0.3+json","verificationMaterial":{}}'
     (place / "a.sig").write_text(signature)
     (place / "pretty.sig").write_text(signature.replace('{"', '{\n  "').replace('":', '": '))

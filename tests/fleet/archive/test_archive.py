@@ -378,6 +378,7 @@ def test_other_files_are_refused(path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(DeserializationError, match=found):
             Archive.open(path)
+    path.unlink()  # an archive does not replace it
     make(path, {"a": blob(), "b": plain()})
     with zipfile.ZipFile(path, "a") as zipped:
         zipped.writestr("c", blob(factor=2.0))

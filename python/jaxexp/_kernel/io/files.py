@@ -16,7 +16,9 @@ from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, PolicyError
 from jaxexp._version import __version__
 
-from .other_files import ARTIFACT, HEAD, LONG_HEAD, ZIP, instead_of_artifact, kind_of_ours
+from .other_files import ARCHIVE, ARTIFACT, HEAD, LONG_HEAD, OTHER_ZIP, ZIP, instead_of_artifact, kind_of_ours
+
+_DIRECTORY = 1 << 16  # bytes that have the end of the directory of a ZIP file
 
 RELEASE = __version__
 # What a file says of who wrote it.
@@ -210,7 +212,14 @@ def refuse_to_lose(path: str, what: str) -> None:
 
 def kind_at(path: str) -> str:
     """Which kind of `kind_of_ours` a file is; empty for anything else, or if it is missing or cannot be read."""
-    return kind_of_ours(_beginning(path, LONG_HEAD))
+    kind = kind_of_ours(_beginning(path, LONG_HEAD))
+    if kind != ARCHIVE:
+        return kind
+    with contextlib.suppress(OSError), regular(path) as file:
+        file.seek(-min(file.seek(0, os.SEEK_END), _DIRECTORY), os.SEEK_END)
+        if _native.ARCHIVE_INDEX_NAME.encode() not in file.read():  # which the directory lists last
+            return OTHER_ZIP
+    return kind
 
 
 @contextlib.contextmanager

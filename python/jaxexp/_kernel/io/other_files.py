@@ -19,7 +19,7 @@ def is_tensors(head: bytes) -> bool:
 
 ARTIFACT, ARCHIVE, CODE = "an artifact", "an archive", "a file of executables"
 WEIGHTS, INDEX, SIGNATURE = "a file of weights", "an index of weights", "a signature"
-ARRAY, ARRAYS = "a .npy file", "a .npz file"
+ARRAY, ARRAYS, OTHER_ZIP = "a .npy file", "a .npz file", "a ZIP file of another program"
 LONG_HEAD = 1 << 10  # bytes that also have the name of the first member of a ZIP file
 
 
