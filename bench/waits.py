@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench.bench_cold import CACHED_ORACLE
 from bench.measure import spread
-from bench.report import amount, times
+from bench.report import shown, times
 from bench.results import ORACLE, SUBJECT, Cell, Results, over
 
 MOST_SPREAD = 0.25  # samples that spread more, relative to their median, measure nothing
@@ -42,6 +42,10 @@ class Wait:
     meaning: str = ""
     front: bool = False
 
+    def with_case(self, what: str, case: str, goal: float) -> Wait:
+        """The row below: the same, of another case."""
+        return replace(self, text=f"the same, {what}", case=case, goal=goal, front=False)
+
     def cell(self, results: Results) -> Cell | None:
         """The cell, if it tells how long both take."""
         found = results.cell(self.question, self.case)
@@ -63,10 +67,8 @@ class Wait:
 
     def took(self, cell: Cell, rival: str, name: str = "") -> str:
         """A time, and in parentheses what it is of."""
-        if rival not in cell.rivals:
-            return ""
-        time = amount(cell.rivals[rival].median(), cell.rivals[rival].get_unit())
-        return f"{time} ({name})" if name else time
+        time = shown(cell, rival)
+        return f"{time} ({name})" if time and name else time
 
 
 _CACHE = "JAX's compilation cache"
@@ -76,6 +78,65 @@ _WITHOUT_JAX = "without JAX, compiled code in a file"
 _VERIFICATION = "verification"
 _PYTHON = "Python and JAX"
 
+_STARTED = Wait(
+    "the same, with compiled code in a file",
+    "cold start",
+    "convnet",
+    goal=1.1,
+    ours="executables",
+    theirs=CACHED_ORACLE,
+    setup=_CACHE,
+    bound="no function",
+    meaning=_PYTHON,
+)
+_SERVED = Wait(
+    f"a server in Python answers its first request to a convnet, {_WITHOUT_JAX}",
+    "served, cold start",
+    "served convnet",
+    goal=4.0,
+    ours="session, executables",
+    other="ONNX Runtime",
+    bound="C++, executables",
+    meaning="C++",
+)
+_FROM_CPP = Wait(
+    f"a program in C++ loads a convnet and calls it, {_WITHOUT_JAX}",
+    "cold start",
+    "convnet",
+    goal=8.0,
+    ours="C++, executables",
+    theirs=CACHED_ORACLE,
+    setup=f"in Python, {_CACHE}",
+    front=True,
+)
+_LOADED = Wait(
+    "a model with 512 MiB of weights is loaded and called",
+    "load weights, first call",
+    "512 MiB of weights",
+    goal=8.0,
+    theirs="arguments, warm cache",
+    setup=_AS_ARGUMENT,
+    front=True,
+)
+_FLEET = Wait(
+    "10,000 functions are read when a server starts: 50 versions of 200",
+    "load all, first time",
+    "10,000 versions",
+    goal=45.0,
+    bound="verify",
+    meaning=_VERIFICATION,
+    front=True,
+)
+_ANSWERED = Wait(
+    "a server answers one request after another: 16 numbers",
+    "served, 1 thread",
+    "served 16 numbers",
+    goal=15.0,
+    ours="session",
+    other="ONNX Runtime",
+    bound="PJRT by hand",
+    meaning="PJRT by hand",
+)
 WAITS = (
     Wait(
         "a process starts, loads a convnet and calls it",
@@ -85,95 +146,15 @@ WAITS = (
         bound="no function",
         meaning=_PYTHON,
     ),
-    Wait(
-        "the same, with compiled code in a file",
-        "cold start",
-        "convnet",
-        goal=1.1,
-        ours="executables",
-        theirs=CACHED_ORACLE,
-        setup=_CACHE,
-        bound="no function",
-        meaning=_PYTHON,
-    ),
-    Wait(
-        "the same, a transformer",
-        "cold start",
-        "transformer",
-        goal=1.08,
-        ours="executables",
-        theirs=CACHED_ORACLE,
-        setup=_CACHE,
-        bound="no function",
-        meaning=_PYTHON,
-    ),
-    Wait(
-        "the same, a training step",
-        "cold start",
-        "train step",
-        goal=1.08,
-        ours="executables",
-        theirs=CACHED_ORACLE,
-        setup=_CACHE,
-        bound="no function",
-        meaning=_PYTHON,
-    ),
-    Wait(
-        f"a server in Python answers its first request to a convnet, {_WITHOUT_JAX}",
-        "served, cold start",
-        "served convnet",
-        goal=4.0,
-        ours="session, executables",
-        other="ONNX Runtime",
-        bound="C++, executables",
-        meaning="C++",
-    ),
-    Wait(
-        "the same, a transformer",
-        "served, cold start",
-        "served transformer",
-        goal=2.0,
-        ours="session, executables",
-        other="ONNX Runtime",
-        bound="C++, executables",
-        meaning="C++",
-    ),
-    Wait(
-        f"a program in C++ loads a convnet and calls it, {_WITHOUT_JAX}",
-        "cold start",
-        "convnet",
-        goal=8.0,
-        ours="C++, executables",
-        theirs=CACHED_ORACLE,
-        setup=f"in Python, {_CACHE}",
-        front=True,
-    ),
-    Wait(
-        "the same, a transformer",
-        "cold start",
-        "transformer",
-        goal=4.0,
-        ours="C++, executables",
-        theirs=CACHED_ORACLE,
-        setup=f"in Python, {_CACHE}",
-    ),
-    Wait(
-        "a model with 512 MiB of weights is loaded and called",
-        "load weights, first call",
-        "512 MiB of weights",
-        goal=8.0,
-        theirs="arguments, warm cache",
-        setup=_AS_ARGUMENT,
-        front=True,
-    ),
-    Wait(
-        "the same, and its gradient",
-        "load weights, first call",
-        "512 MiB, VJP order 1",
-        goal=3.0,
-        theirs="arguments, warm cache",
-        setup=_AS_ARGUMENT,
-    ),
+    _STARTED,
+    _STARTED.with_case("a transformer", "transformer", goal=1.08),
+    _STARTED.with_case("a training step", "train step", goal=1.08),
+    _SERVED,
+    _SERVED.with_case("a transformer", "served transformer", goal=2.0),
+    _FROM_CPP,
+    _FROM_CPP.with_case("a transformer", "transformer", goal=4.0),
+    _LOADED,
+    _LOADED.with_case("and its gradient", "512 MiB, VJP order 1", goal=3.0),
     Wait(
         "a model with 512 MiB of weights is saved",
         "save weights",
@@ -191,23 +172,8 @@ WAITS = (
         meaning="open and mmap",
     ),
     Wait("a function with 512 MiB of constants becomes bytes", "serialize, first time", "512 MiB constant", goal=1.1),
-    Wait(
-        "10,000 functions are read when a server starts: 50 versions of 200",
-        "load all, first time",
-        "10,000 versions",
-        goal=45.0,
-        bound="verify",
-        meaning=_VERIFICATION,
-        front=True,
-    ),
-    Wait(
-        "the same, each with its own signature",
-        "load all, first time",
-        "10,000 distinct",
-        goal=18.0,
-        bound="verify",
-        meaning=_VERIFICATION,
-    ),
+    _FLEET,
+    _FLEET.with_case("each with its own signature", "10,000 distinct", goal=18.0),
     Wait(
         "one of 10,000 functions is found, and its signature read",
         "cold signature",
@@ -258,26 +224,8 @@ WAITS = (
         bound="objects",
         meaning="making the objects",
     ),
-    Wait(
-        "a server answers one request after another: 16 numbers",
-        "served, 1 thread",
-        "served 16 numbers",
-        goal=15.0,
-        ours="session",
-        other="ONNX Runtime",
-        bound="PJRT by hand",
-        meaning="PJRT by hand",
-    ),
-    Wait(
-        "the same, a convnet",
-        "served, 1 thread",
-        "served convnet",
-        goal=1.3,
-        ours="session",
-        other="ONNX Runtime",
-        bound="PJRT by hand",
-        meaning="PJRT by hand",
-    ),
+    _ANSWERED,
+    _ANSWERED.with_case("a convnet", "served convnet", goal=1.3),
     Wait(
         "a loaded convnet is called for a batch of 16 by `vmap`, the first time",
         "first vmap",

@@ -93,8 +93,7 @@ class _Judge:
         self.limits.refuse_name("operations", f"has {what}", self.where, name)
 
     def _refuse_unless_allowed(self, what: str, *names: str) -> None:
-        if not self.limits.allows("operations", *names):
-            self._refuse(what, names[-1])
+        self.limits.operation(f"has {what}", self.where, *names)
 
     def _custom_nodes(self) -> set[str]:
         nodes = [node for tree in self.program.trees(self.order) for node in tree if is_custom(node)]

@@ -39,14 +39,15 @@ def check(exported: Any, tolerance: Any, max_drawn_bytes: int) -> CheckReport:
     changed = functools.cache(lambda: _changed_weights(exported.weights))
 
     def more(case: Case, found: Checked) -> Checked:
+        arguments = _arrays(case.arguments)
         with contextlib.suppress(Exception):  # as of a function that cannot be read back
-            wide = measuring.exact(chain, case.vjp_order, _arrays(case.arguments), _arrays(case.results))
+            wide = measuring.exact(chain, case.vjp_order, arguments, _arrays(case.results))
             found = dataclasses.replace(found, results=tuple(map(_with_exact, found.results, wide)))
         if changed():
             why = "not looked for, because the weights have changed"
             return dataclasses.replace(found, changed=changed(), unnamed=why)
         try:
-            return dataclasses.replace(found, **_first(chain, case))
+            return dataclasses.replace(found, **_first(chain, case, arguments))
         except Exception as error:
             return dataclasses.replace(found, unnamed=f"tracing failed: {explained(error)}")
 
@@ -74,7 +75,7 @@ def _with_exact(one: Compared, wide: Array) -> Compared:
     return dataclasses.replace(one, in_float64=f"{wide[one.at]:.9g}")
 
 
-def _first(chain: Chain, case: Case) -> dict[str, Any]:
+def _first(chain: Chain, case: Case, arguments: Sequence[Array]) -> dict[str, Any]:
     """The fields of a report on the first operation at which a case differs, or on why none is named."""
     if case.trace is None:
         return {"unnamed": UNRECORDED}
@@ -84,7 +85,6 @@ def _first(chain: Chain, case: Case) -> dict[str, Any]:
 
     if (recorded := culprit.Trace.of_case(case.trace)) is None:
         return {"unnamed": "another release of jaxexp recorded the trace, in another form: record it again"}
-    arguments = _arrays(case.arguments)
     traced, here = chain.trace(case.vjp_order, arguments)
     compared = culprit.Comparison(traced.rows, here, recorded)
     about = {"changed": "the module has changed since the recording" if compared.is_changed else ""}

@@ -19,7 +19,7 @@ from jaxexp._fleet.engine.engine import FILE, Input, Unusable
 from jaxexp._fleet.places.folders import Folders
 from jaxexp._fleet.places.source import MEMBER, Kind, is_archive, is_url, path_in, split
 from jaxexp._kernel.artifact.words import meant
-from jaxexp._kernel.io import remote as versions
+from jaxexp._kernel.io import remote
 
 if TYPE_CHECKING:
     from jaxexp._fleet.archive.opened import OpenArchive
@@ -118,7 +118,7 @@ def _at(text: str, folders: Folders) -> Iterator[Place | Unusable]:
 def _remote(url: str, inside: str, described: tuple[int, str] | None = None) -> Place:
     """A file at a URL. If its storage does not describe it, the reader of the file says why."""
     try:
-        size, version = described or versions.described(url)
+        size, version = described or remote.described(url)
     except OSError:
         size, version = 0, uuid.uuid4().hex
     return Place(url, 0, inside, size=size, version=version)

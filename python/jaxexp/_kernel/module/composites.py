@@ -93,9 +93,8 @@ def of_chlo(
     """
     found = list(mlir.iter_operations(module))
     functions = _jax.ir.SymbolTable(module.operation)
-    digests: dict[
-        tuple[str, bool], str
-    ] = {}  # by the text: there is a function for each composite, and many are the same
+    # By the text: there is a function for each composite, and many are the same.
+    digests: dict[tuple[str, bool], str] = {}
 
     @functools.cache
     def digest_of(name: str, order_matters: bool) -> str:
