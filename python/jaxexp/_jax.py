@@ -277,6 +277,7 @@ key_implementation = operator.attrgetter("_impl")  # of a dtype of PRNG keys: ha
 executable_of = operator.attrgetter("_executable")  # of a `Compiled`; its `unsafe_call` takes and returns flat arrays
 parts_of_executable = operator.attrgetter("_unloaded_executable")  # of that; has the fields of `UnloadedMeshExecutable`
 hlo_of_gspmd_sharding = operator.attrgetter("_hlo_sharding")
+closed_over = operator.attrgetter("_consts")  # of a `Traced`: arrays from outside of the function, also tracers
 computation_of = operator.attrgetter("_lowering")  # of a `Lowered`: the module, and facts about it in `compile_args`
 platforms_of = operator.attrgetter("_platforms")  # of such a computation
 name_of_mode = operator.attrgetter("_name")  # of a setting in `modes`

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import io
 import os
 import pickle
@@ -31,6 +32,7 @@ from kit.each import each
 pytestmark = pytest.mark.jax
 X = np.ones(3, np.float32)
 SPEC = jax.ShapeDtypeStruct((3,), np.float32)
+PAGE = b"<!doctype html><html>none</html>"
 Mistake = Callable[[Any], Any]
 
 
@@ -55,6 +57,29 @@ def sized() -> Any:
     return jax.ShapeDtypeStruct(jaxexp.symbolic_shape("batch, 3"), np.float32)
 
 
+def export_inside(transform: Callable[..., Any]) -> None:
+    """Exports a function that closes over an argument of one that a transformation of JAX is applied to."""
+
+    def outer(x: Any) -> Any:
+        jaxexp.export(jax.jit(lambda y: x * y))(SPEC)
+        return x.sum()
+
+    transform(outer)(np.ones((3, 3), np.float32))
+
+
+def record_inside(f: Any, *, is_traced: bool) -> None:
+    jax.jit(lambda x: f.save("new", cases=[(x if is_traced else X,)]))(X)
+
+
+def of_shape(*shape: Any) -> Any:
+    return jaxexp.export(jax.jit(lambda x: x["w"]))({"w": jax.ShapeDtypeStruct(shape, np.float32)})
+
+
+def defined_twice() -> Any:
+    first, second = (collections.namedtuple("Pair", "a b") for _ in range(2))
+    return jaxexp.export(jax.jit(lambda pair: pair.a))(first(X, X)).call(second(X, X))
+
+
 def removing(name: str) -> None:
     with jaxexp.Archive.append("fleet.zip") as archive:
         archive.remove(name)
@@ -64,7 +89,8 @@ def removing(name: str) -> None:
 def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     place = tmp_path_factory.mktemp("mistakes")
     f = jaxexp.export(jax.jit(lambda x: x * 2))(X)
-    f.save(place / "f.jaxexp")
+    f.save(place / "f.jaxexp", vjp_order=1)
+    (place / "page.html").write_bytes(PAGE)
     jaxexp.export(jax.jit(lambda x: x * 2))(sized()).save(place / "sized.jaxexp")
     scaled = jaxexp.export(jax.jit(lambda x, *, scale: x * scale))(X, scale=X)
     scaled.save(place / "scaled.jaxexp")
@@ -72,6 +98,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     make(place / "large.zip", {f"{'ab'[number % 2]}/m{number}": f for number in range(600)})
     bound = jaxexp.export(jax.jit(lambda p, x: p["w"] * x))({"w": X}, X).bind({"w": X})
     two = jaxexp.export(jax.jit(lambda p, x: p["w"] * x + p["b"]))({"w": X, "b": X}, X)
+    bound.save(place / "bound.jaxexp")
     (place / "moved").mkdir()
     bound.save(place / "moved" / "bound.jaxexp")
     (place / "moved" / "bound.safetensors").unlink()
@@ -215,6 +242,17 @@ MISTAKES: list[tuple[str, Mistake, type[BaseException], str]] = [
      "not its content"),
     ("several", lambda m: jaxexp.load("f.jaxexp", executables=["e"]), TypeError, "executables= takes a path"),
     ("no folder", lambda m: jaxexp.compile_cache(""), ExportError, "found an empty one"),
+    # arguments
+    ("a negative size", lambda m: of_shape(3, -1), ExportError, "args[0]['w'].shape[1] is -1: a size that calls may"),
+    ("of NumPy", lambda m: of_shape(np.int64(-2)), ExportError, "args[0]['w'].shape[0] is -2"),
+    ("beside a symbolic one", lambda m: of_shape(*jaxexp.symbolic_shape("b, -4")), ExportError, "shape[1] is -4"),
+    ("of another size", lambda m: jaxexp.load("sized.jaxexp").specialize(jax.ShapeDtypeStruct((-1, 3), np.float32)),
+     ExportError, "args[0].shape[0] is -1"),
+    ("a tracer of jit", lambda m: export_inside(jax.jit), ExportError, "a tracer for float32[3,3]: JAX is tracing"),
+    ("a tracer of grad", lambda m: export_inside(jax.grad), ExportError, "a tracer for float32[3,3]: JAX is tracing"),
+    ("a tracer of vmap", lambda m: export_inside(jax.vmap), ExportError, "a tracer for float32[3]: JAX is tracing"),
+    ("a tracer as a case", lambda m: record_inside(m.f, is_traced=True), ExportError, "found a tracer of JAX"),
+    ("a class defined again", lambda m: defined_twice(), ExportError, "the class was defined again"),
     # platforms and policies
     ("a platform", lambda m: jaxexp.Policy(platforms=["cpus"]), ExportError,
      "did you mean 'cpu'? JAX's own are cpu, cuda, rocm, tpu"),
@@ -228,6 +266,20 @@ OF_SESSIONS: list[tuple[str, Mistake, type[BaseException], str]] = [
     ("one more", lambda m: m.session(X, y=X), RunError, "kwargs must be empty, found 'y'"),
     ("by position", lambda m: m.scaled(X, X), RunError, "takes 1 positional argument, and not 2"),
     ("another", lambda m: m.scaled(X, scal=X), RunError, "kwargs must have the keys 'scale', found 'scal'"),
+    ("no cotangent", lambda m: m.session.vjp()(X), RunError, "the VJP of order 1 of <lambda> takes 2 positional "
+     "arguments (the last one is a cotangent), and not 1"),
+    ("no array for it", lambda m: m.session.vjp()(X, "x"), RunError,
+     "calling the VJP of order 1 of <lambda>: args[1] must be an array, found a str"),
+    ("a tracer of jit", lambda m: jax.jit(m.session)(X), RunError, "args[0] must be an array, found a tracer of JAX"),
+    ("a tracer of grad", lambda m: jax.grad(m.session)(X), RunError, "found a tracer of JAX for float32[3], which"),
+    ("a tracer to put", lambda m: jax.jit(m.session.put)(X), RunError, "array must be an array, found a tracer"),
+    ("a page", lambda m: runtime.Session("page.html", plugin="cpu"), DeserializationError, "like an HTML page"),
+    ("a page as bytes", lambda m: runtime.Session(PAGE, plugin="cpu"), DeserializationError, "like an HTML page"),
+    ("tensors", lambda m: runtime.Session("bound.safetensors", plugin="cpu"), DeserializationError,
+     "which has only weights"),
+    ("weights of another dtype", lambda m: m.bound.with_weights({"w": X.astype(np.float16)}), WeightsError,
+     "F16[3], which a session does not cast: store it as F32"),
+    ("of another dtype and size", lambda m: m.bound.with_weights({"w": np.ones(4)}), WeightsError, "found F64[4]"),
     ("no array", lambda m: m.session.put("x"), RunError, "array must be an array, found a str"),
     ("a device", lambda m: m.session.put(X, "cpu"), TypeError, "device= takes the numbers of devices, not 'cpu'"),
     ("devices", lambda m: runtime.Session("f.jaxexp", plugin="cpu", devices=["cpu"]), TypeError, "devices= takes"),
@@ -274,7 +326,7 @@ def test_what_messages_say(mistake: Any, made: SimpleNamespace, monkeypatch: pyt
 def test_what_sessions_say(mistake: Any, made: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     without_jax.skip_without_plugin()
     monkeypatch.chdir(made.place)
-    sessions = {name: runtime.Session(f"{name}.jaxexp", plugin="cpu") for name in ("sized", "scaled")}
+    sessions = {name: runtime.Session(f"{name}.jaxexp", plugin="cpu") for name in ("sized", "scaled", "bound")}
     check(SimpleNamespace(**sessions, session=runtime.Session("f.jaxexp", plugin="cpu")), *mistake[1:])
     os.fstat(0)
 

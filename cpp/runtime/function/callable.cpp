@@ -410,7 +410,7 @@ void Callable::explain(std::string_view error) const {
                (program_.platform_index ? "; the code for all of its platforms is compiled, so export it for " +
                                               client_->platform() + " only, if these are for others"
                                         : "") +
-               (newer.empty() ? "" : "; it " + newer));  // perhaps they are not what the plugin lacks
+               (newer.empty() ? "" : "; another reason may be that it " + newer));
   if (!newer.empty()) refuse(' ' + newer);
 }
 

@@ -61,6 +61,9 @@ KeptCode find_code(std::shared_ptr<const Client> client, const wire::FileBytes& 
   bool is_explained = false;
   try {
     const wire::ExecutableRecords records = wire::read_executables(file);
+    if (const std::uint64_t unfinished = file.bytes().size() - records.end; unfinished != 0)
+      found.why_not += ", and it ends with " + std::to_string(unfinished) + (unfinished == 1 ? " byte" : " bytes") +
+                       " of a record that was not finished: the file was cut, or is being written";
     for (auto record = records.records.rbegin(); record != records.records.rend(); ++record) {
       // Records of other functions are no reason.
       const std::string* const function = value_of(record->conditions, "function");

@@ -132,8 +132,10 @@ const std::vector<Numbers>& HostWeights::numbers() const {
     if (is_untyped ? tensor.bytes.size() != wire::size_of_tensor(needed.dtype, needed.shape)
                    : tensor.type.dtype != needed.dtype || tensor.type.shape != needed.shape) {
       const wire::Tensor expected{{}, needed.dtype, needed.shape, 0, 0};
-      throw WeightsError(tensor.file, wire::shortened(names_[i]), expected.str(),
-                         is_untyped ? std::to_string(tensor.bytes.size()) + " bytes" : tensor.type.str());
+      std::string found = is_untyped ? std::to_string(tensor.bytes.size()) + " bytes" : tensor.type.str();
+      if (!is_untyped && tensor.type.shape == needed.shape)
+        found += ", which a session does not cast: store it as " + std::string(needed.dtype);
+      throw WeightsError(tensor.file, wire::shortened(names_[i]), expected.str(), std::move(found));
     }
     if (const std::string_view of = dtype_of(tensor, *type); of != type->name) {
       const std::string held = tensor.type.str() + " of ";

@@ -103,9 +103,11 @@ class Executables:
         self._why: dict[int, str | None] = {}  # why code is not used, by its position; None for code that is
         self._calls: dict[int, str] = {}  # of another call: how the last one differed
         self._say = _once(_log)
+        self.lacks = "has no code of this function"  # what is said where there is none
         if self.unfinished_bytes:
-            behind = f"{counted(self.unfinished_bytes, 'byte')} of a record that was not finished"
-            self._say(f"{self.name!r} ends with {behind}: the file was cut, or is being written")
+            behind = f"ends with {counted(self.unfinished_bytes, 'byte')} of a record that was not finished"
+            self._say(f"{self.name!r} {behind}: the file was cut, or is being written")
+            self.lacks += f", and {behind}: the file was cut, or is being written"
 
     def find(
         self,
@@ -122,7 +124,7 @@ class Executables:
         name = data.described(exported)
         candidates = self._functions.get(conditions.module_of(exported))
         if not candidates:
-            self._say(f"{name}: {self.name!r} has no code of this function")
+            self._say(f"{name}: {self.name!r} {self.lacks}")
             return None
         if (why := self._say_why_not(name)) is not None:
             self._note(candidates, why)

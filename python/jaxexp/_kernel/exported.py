@@ -247,7 +247,7 @@ class Function(ExportedData):
 
         Args:
             vjp_order: how many VJPs to include: 1 allows `jax.grad` of the loaded function, 2 also `jax.grad` of that,
-                and so on. `call` says how many each derivative needs.
+                and so on. `call` says how many each derivative needs. As in `jax.export`, less than 0 counts as 0.
             compatibility: the oldest JAX whose `jax.export` must be able to read the bytes, as in `export`. The default
                 is the `compatibility` that the function was exported with.
             trailer: whether to append a trailer, which `jax.export` ignores. It holds digests, so that any damage is

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from jaxexp._errors import ExportError, ExportTypeError, cause
 from jaxexp._kernel.artifact.chain import chain
+from jaxexp._kernel.artifact.words import name_of_order
 from jaxexp._kernel.io import files
 from jaxexp._public import public
 
@@ -167,12 +168,11 @@ class Policy:
             PolicyError: as in `check`.
         """
         from jaxexp._kernel.codec import nodes
-        from jaxexp._kernel.function import data
 
         limits, name = Limits(self), artifact.fun_name
         _check_files(limits, artifact)
         for order, link in enumerate(chain(artifact)):
-            where = data.name_of_order(name, order)
+            where = name_of_order(name, order)
             limits.vjp_order(order, name)
             sizes = link.unchecked_module().nbytes, *link.counts
             limits.declared(where, *sizes, link.nr_devices, link.platforms, link.runs_anywhere)

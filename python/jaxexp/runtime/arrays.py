@@ -10,7 +10,7 @@ import numpy as np
 from jaxexp import _runtime
 from jaxexp._errors import ExportError, ExportTypeError, RunError, cause
 from jaxexp._kernel.artifact import scalars
-from jaxexp._kernel.artifact.words import dtype_and_shape, why_no_numbers
+from jaxexp._kernel.artifact.words import dtype_and_shape, why_traced
 
 _OF_NUMPY = frozenset(
     """bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128""".split()
@@ -155,7 +155,7 @@ class Argument:
 
     def foreign(self, value: Any) -> Any:
         """An array of another library, or a scalar of NumPy's, as an array of NumPy or of the plugin."""
-        if why_not := why_no_numbers(value):
+        if why_not := why_traced(value):
             raise self._refused("must be an array", why_not)
         try:
             if callable(is_neg := getattr(value, "is_neg", None)) and is_neg():

@@ -14,7 +14,7 @@ from jaxexp import _runtime
 from jaxexp._errors import ExportError, ExportTypeError, RunError, WeightsError, cause, shown
 from jaxexp._fleet.places.source import source, split
 from jaxexp._fleet.places.verify import check_executables
-from jaxexp._kernel.artifact.words import counted, listed
+from jaxexp._kernel.artifact.words import counted, listed, name_of_order
 from jaxexp._kernel.io import compile_cache, files
 
 from . import checked, plugins
@@ -459,6 +459,10 @@ class Session:
         place += f" with weights from {self._weights_from}" if self._weights_from else ""
         return shown(f"<Session {self.name}{place} on {self.platform}, {counted(len(self.arguments), 'argument')}>")
 
+    @property
+    def _described(self) -> str:
+        return name_of_order(self._program.name, self._order)
+
     @functools.cached_property
     def _result_dtypes(self) -> list[np.dtype[Any]]:
         return [dtype_of(value.dtype) for value in self.results]
@@ -466,6 +470,9 @@ class Session:
     def _flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         if len(args) != len(self._args):
             beside = " beside its weights" if self._function.has_weights else ""
+            if self._order:
+                count = sum(kind == 0 for kind, *_ in self._program.trees(self._order - 1)[1])
+                beside += f" (the last {'one is a cotangent' if count == 1 else f'{count} are cotangents'})"
             expected = counted(len(self._args), "positional argument")
             others = [name for name in kwargs if name not in (self._kwargs.keys or ())]
             by_position = f"; pass {listed(others, repr, most=5)} by position, as in the export" if others else ""
@@ -477,18 +484,18 @@ class Session:
             if kwargs or self._kwargs.children:
                 self._kwargs.flatten(kwargs, "kwargs", leaves)
         except MismatchError as error:
-            raise RunError(f"calling {self.name}: {error}", "argument") from cause(error)
+            raise RunError(f"calling {self._described}: {error}", "argument") from cause(error)
         return leaves
 
     def _call(self, leaves: Sequence[Any]) -> Sequence[_runtime.Array]:
         try:
             given = [leaf.taken(value) for leaf, value in zip(self._leaves, leaves, strict=True)]
         except RunError as error:
-            raise RunError(f"calling {self.name}: {error}", error.reason) from None
+            raise RunError(f"calling {self._described}: {error}", error.reason) from None
         return self._function.call(given, self._dtypes)
 
     def _refused(self, what: str) -> RunError:
-        return RunError(f"{self.name} {what}", "argument")
+        return RunError(f"{self._described} {what}", "argument")
 
 
 def _value(described: tuple[str, str, tuple[str, ...], str]) -> Value:

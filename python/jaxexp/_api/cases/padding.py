@@ -13,10 +13,9 @@ import numpy as np
 from jaxexp import _jax
 from jaxexp._errors import ExportError, cause
 from jaxexp._kernel.artifact.cases import FLOAT0, Array, Drawn, integers_of, storage
-from jaxexp._kernel.artifact.words import dtype_and_shape
+from jaxexp._kernel.artifact.words import dtype_and_shape, name_of_order
 from jaxexp._kernel.call.primitive import check as check_types
 from jaxexp._kernel.call.specialize import sizes_fit
-from jaxexp._kernel.function.data import name_of_order
 from jaxexp._kernel.function.paths import argument_paths, result_paths
 from jaxexp._kernel.function.specs import dimension_variables
 from jaxexp._kernel.write.fitting import name_of

@@ -12,10 +12,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxexp import _jax
 from jaxexp._errors import ExportError, ExportTypeError, WeightsError
 from jaxexp._kernel.artifact import scalars
 from jaxexp._kernel.artifact.cases import FLOAT0, MEASURED, Array, Case, Drawn, Tolerance, Value, integers_of, storage
-from jaxexp._kernel.artifact.words import dtype_and_shape, is_text, listed, listed_cases, why_no_numbers
+from jaxexp._kernel.artifact.words import dtype_and_shape, is_text, listed, listed_cases, why_traced
 from jaxexp._kernel.call import first_argument, trees
 from jaxexp._kernel.function.paths import argument_paths, result_paths
 from jaxexp._kernel.function.specs import is_taken_as
@@ -32,6 +33,7 @@ _OPTIONS = ("args", "kwargs", "name", "tolerance", "vjp_order", "cotangents", "t
 # --- cases that are checked -------------------------------------------------------------------------------------------
 
 
+@_jax.outside_of_traces()
 def check(exported: Any, tolerance: Any, max_drawn_bytes: int) -> CheckReport:
     """`Exported.check`."""
     chain = Chain(exported)
@@ -105,6 +107,7 @@ def _arrays(values: Iterable[Value]) -> list[Array]:
 # --- cases that are recorded ------------------------------------------------------------------------------------------
 
 
+@_jax.outside_of_traces()
 def recorded(exported: Any, given: Iterable[Any], *, add: bool = True) -> tuple[Case, ...]:
     """The new cases for what a user gave to `save` as `cases`; behind those of the function, if they are added.
 
@@ -206,7 +209,7 @@ def flat_arguments(chain: Chain, where: str, options: Mapping[str, Any]) -> list
 def _argument(leaf: Any, aval: Any) -> Value:
     if isinstance(leaf, Drawn):
         return Value(leaf.dtype, leaf.shape, leaf)
-    if why_not := why_no_numbers(leaf):
+    if why_not := why_traced(leaf):
         raise ExportError(
             f"recording a case: expected an array, found {why_not}. Drawn(shape, dtype) stands for random numbers"
         )

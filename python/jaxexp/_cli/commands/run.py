@@ -113,7 +113,8 @@ def command(
         leaves = jax.tree_util.tree_leaves(exported.call(*args, **kwargs))
         if executables is not None and not any(one.used for one in exported.executables):
             said = [f"{one.arguments}: {one.why}" for one in exported.executables]
-            reasons = listed(said or ["it has no code of this function"], most=4, separator="; ")
+            lacks = vars(exported.unbound._kept)["executables"].lacks
+            reasons = listed(said or [f"it {lacks}"], most=4, separator="; ")
             complain(f"no code in {executables!r} was used: {reasons}")
         results = {path: arrays.of_result(leaf) for path, leaf in zip(paths, leaves, strict=True)}
     if output is not None:

@@ -51,6 +51,11 @@ def counted(number: int, what: str) -> str:
     return f"{number:,} {what}{'s' * (number != 1)}"
 
 
+def name_of_order(name: str, order: int) -> str:
+    """For messages: the name of a function, or of its VJP of this order."""
+    return f"the VJP of order {order} of {name}" if order else name
+
+
 def listed(
     names: Collection[T], shown: Callable[[T], str] = str, *, most: int | None = None, separator: str = ", "
 ) -> str:
@@ -182,6 +187,14 @@ def why_no_numbers(array: Any) -> str:
     if ma is None or not isinstance(array, ma.MaskedArray):
         return ""
     return "a masked array, whose mask would be lost: pass array.filled(...)"
+
+
+def why_traced(array: Any) -> str:
+    """As `why_no_numbers`, where JAX's tracers, which stand for arrays inside of functions, have no use."""
+    core = sys.modules.get("jax.core")
+    if core is not None and isinstance(array, core.Tracer):
+        return f"a tracer of JAX for {array.aval}, which has no numbers yet: call outside of jax.jit and jax.grad"
+    return why_no_numbers(array)
 
 
 _USER = re.compile(r"(\w://)[^/?#@\s'\"]*@")

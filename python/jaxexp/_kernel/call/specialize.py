@@ -15,7 +15,7 @@ from jaxexp._kernel.function import data
 from jaxexp._kernel.function.convention import OLDEST_VERSION
 from jaxexp._kernel.function.data import E, ExportedData
 from jaxexp._kernel.function.paths import argument_path
-from jaxexp._kernel.function.specs import check_one_scope, dimension_variables, is_taken_as
+from jaxexp._kernel.function.specs import check_dims, dimension_variables, is_taken_as
 from jaxexp._kernel.function.vjps import DerivedVjp
 from jaxexp._kernel.module import batch_dim, main, mlir
 
@@ -54,7 +54,7 @@ def specialized_avals(
     exported: ExportedData, args_specs: tuple[Any, ...], kwargs_specs: dict[str, Any]
 ) -> tuple[Any, ...]:
     """The abstract values of the arguments, with the shapes of specs."""
-    check_one_scope(exported.fun_name, args_specs, kwargs_specs)
+    check_dims(exported.fun_name, args_specs, kwargs_specs)
     given, in_tree = jax.tree_util.tree_flatten((args_specs, kwargs_specs))
     wrong = next((spec for spec in given if not hasattr(spec, "shape")), None)
     if wrong is not None and in_tree != exported.in_tree:

@@ -66,6 +66,8 @@ def about_leaves(expected: str, found: str) -> str | None:
         return "take it apart, as in list(array)" if "list" in expected else "take it apart, as in tuple(array)"
     if expected == "<class 'NoneType'>":
         return "pass None there, as in export"
+    if expected == found and expected.startswith("<class "):
+        return "the class was defined again after the function was exported or loaded: do that again, too"
     return None
 
 

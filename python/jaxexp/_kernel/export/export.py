@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
+from jax.core import Tracer
 
 from jaxexp import _jax
 from jaxexp._errors import ExportError, ExportRuntimeError, ExportTypeError, Lines, UnsupportedError, cause, shown
@@ -18,7 +19,7 @@ from jaxexp._kernel.function import data, sharding
 from jaxexp._kernel.function.convention import NEWEST_VERSION, OLDEST_VERSION
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.function.safety_check import DisabledSafetyCheck
-from jaxexp._kernel.function.specs import check_one_scope
+from jaxexp._kernel.function.specs import check_dims
 from jaxexp._kernel.function.vjps import LaterVjp
 from jaxexp._kernel.module import batch_dim as batch_dims
 from jaxexp._kernel.module import locations, main, mlir
@@ -87,6 +88,12 @@ def lower(
     traced = fun_jit.trace(*args_specs, **kwargs_specs)
     if not isinstance(traced, jax.stages.Traced):
         raise ExportTypeError(not_jitted(fun_jit))
+    found = next((one for one in _jax.closed_over(traced) if isinstance(one, Tracer)), None)
+    if found is not None:
+        raise ExportError(
+            f"{traced.fun_name} closes over a tracer for {found.aval}: JAX is tracing the function that makes it, by "
+            "jax.jit, jax.grad or jax.vmap, so it has no numbers yet. Pass it as an argument"
+        )
     if lifting is not None:
         traced = lifting.rewritten(traced)
     check_platforms(traced.fun_name, platforms)
@@ -311,7 +318,7 @@ class Exporting:
                 f"jax_export_calling_convention_version is set to {version}; versions that can be exported are "
                 f"{OLDEST_VERSION} to {NEWEST_VERSION}"
             )
-        check_one_scope(_jax.function_name(fun_jit), args_specs, kwargs_specs)
+        check_dims(_jax.function_name(fun_jit), args_specs, kwargs_specs)
         # Sizes that are computed from dimension variables are traced when the module is wrapped, after the lowering.
         with exporting_anew() if self.reproducible else contextlib.nullcontext():
             with lowering_context(self.compatibility), advising_on_tracing():

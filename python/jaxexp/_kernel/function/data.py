@@ -17,6 +17,7 @@ import jax
 from jaxexp import _jax, _native
 from jaxexp._errors import ExportError
 from jaxexp._kernel.artifact.opened import first_writer
+from jaxexp._kernel.artifact.words import name_of_order
 from jaxexp._public import public_dir
 
 from . import sharding
@@ -332,11 +333,6 @@ def no_vjp(exported: ExportedData, found: int, needed: int) -> ExportError:
 
 def described(exported: ExportedData) -> str:
     return name_of_order(*origin(exported))
-
-
-def name_of_order(name: str, order: int) -> str:
-    """For messages: the name of a function, or of its VJP of this order."""
-    return f"the VJP of order {order} of {name}" if order else name
 
 
 def facts_of(exported: ExportedData) -> Facts:

@@ -27,12 +27,20 @@ def error_of_dims(error: Exception, message: str) -> ExportError:
     return (UnexpectedDimError if isinstance(error, _jax.UnexpectedDimVar) else ExportError)(message)
 
 
-def check_one_scope(fun_name: str, args_specs: Sequence[Any], kwargs_specs: dict[str, Any]) -> None:
-    """Refuses argument specs whose symbolic dimensions come from several scopes, which cannot be compared."""
+def check_dims(fun_name: str, args_specs: Sequence[Any], kwargs_specs: dict[str, Any]) -> None:
+    """Refuses argument specs with negative sizes, and with symbolic dimensions from several scopes, which cannot be
+    compared.
+    """
     first: tuple[Any, Any] | None = None
     for path, spec in jax.tree_util.tree_flatten_with_path((tuple(args_specs), kwargs_specs))[0]:
-        for dim in filter(_jax.is_symbolic_dim, getattr(spec, "shape", ())):
-            if first is None:
+        for index, dim in enumerate(getattr(spec, "shape", ())):
+            if not _jax.is_symbolic_dim(dim):
+                if isinstance(dim, (int, np.integer)) and dim < 0:
+                    raise ExportError(
+                        f"{fun_name} needs sizes of at least 0, but {_jax.describe_key_path(path)}.shape[{index}] is "
+                        f"{dim}: a size that calls may choose is a symbolic dimension, as in symbolic_shape('batch, 4')"
+                    )
+            elif first is None:
                 first = dim, path
             elif dim.scope is not first[0].scope:
                 raise ExportError(

@@ -66,10 +66,10 @@ def path_to_save(given: Any) -> str:
 
 def is_zip(path: str) -> bool:
     """Whether a path leads to a ZIP file, as archives are, by its first bytes."""
-    return _beginning(path, 4) in ZIP
+    return beginning(path, 4) in ZIP
 
 
-def _beginning(path: str, size: int) -> bytes:
+def beginning(path: str, size: int) -> bytes:
     """The first bytes of a file; empty if it cannot be read."""
     try:
         with regular(path) as file:
@@ -212,7 +212,7 @@ def refuse_to_lose(path: str, what: str) -> None:
 
 def kind_at(path: str) -> str:
     """Which kind of `kind_of_ours` a file is; empty for anything else, or if it is missing or cannot be read."""
-    kind = kind_of_ours(_beginning(path, LONG_HEAD))
+    kind = kind_of_ours(beginning(path, LONG_HEAD))
     if kind != ARCHIVE:
         return kind
     with contextlib.suppress(OSError), regular(path) as file:

@@ -343,11 +343,11 @@ class StoredTensors(Tensors):
             file = self._opened_as(stored.name, stored.size)
             if not file.is_same(stored):
                 program = os.path.basename(self.path)
+                content = "without a digest" if file.content is None else f"content {file.content}"
                 raise WeightsError(
                     "",
                     f"the file that {program!r} was saved with ({stored.size:,} bytes, content {stored.content.hex()})",
-                    f"another one ({file.size:,} bytes, content {file.content}). To use other weights, pass them to "
-                    "with_weights",
+                    f"another one ({file.size:,} bytes, {content}). To use other weights, pass them to with_weights",
                     file=file.name,
                 )
         except WeightsError as error:
