@@ -299,6 +299,8 @@ OF_SESSIONS: list[tuple[str, Mistake, type[BaseException], str]] = [
     ("a platform", lambda m: runtime.find_plugin("gpux"), RunError, "are for cpu, cuda, rocm, tpu"),
     ("a handler", lambda m: runtime.register_ffi("t", None), ValueError, "handler= takes a PyCapsule, such as"),
     ("a library", lambda m: runtime.use_lapack(3), TypeError, "library= takes a path, not 3"),
+    ("an archive of weights", lambda m: m.bound.with_weights("fleet.zip"), ExportError,
+     "'fleet.zip' is an archive: name a member of it, as in 'fleet.zip::NAME'"),
     ("weights", lambda m: m.session.with_weights(None), RunError, "takes no weights"),
     ("a session", lambda m: m.session.with_weights(m.session), TypeError, "not a session: pass its weights"),
     ("pickled", lambda m: pickle.dumps(m.session), TypeError, "load the artifact in each process"),

@@ -166,7 +166,7 @@ def test_golden_artifacts_with_sizes(folder: str, plugin: Path) -> None:
     for ours, theirs in zip(session(*arguments).values(), own_goldens.stored(folder, "sized", "out"), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5)
     with pytest.raises(
-        jaxexp.errors.RunError, match="runs for batch=4,n=8; batch=16,n=8 only, and not for batch=17,n=8"
+        jaxexp.errors.RunError, match="runs for batch=4,n=8 or batch=16,n=8 only, and not for batch=17,n=8"
     ):
         session(np.ones((17, 8), np.float32))
 
@@ -370,7 +370,7 @@ def test_from_the_command_line(saved: Path, tmp_path: Path) -> None:
     assert shapes == {"result['rows']": (5, 4), "result['tanh']": (5, 3)}
     refused = built.run(saved, x, "--only-sizes")
     assert refused.returncode == 1
-    assert "<lambda> runs for b=2; b=8 only, and not for b=5" in refused.stderr
+    assert "<lambda> runs for b=2 or b=8 only, and not for b=5" in refused.stderr
     artifact = tmp_path / "any.jaxexp"
     artifact.write_bytes(FUNCTIONS["products"].exported().serialize(compatibility=built.READER))
     done = built.run(artifact, x, "--repeat", 3, "--save-executable", any_size)
@@ -393,13 +393,13 @@ def test_sessions(saved: Path, plugin: Path) -> None:
     again = session.on_device(session.on_device(x)["rows"])["rows"]  # what was cut is on the device
     assert np.asarray(again).tobytes() == (4 * x).tobytes()
     with pytest.raises(
-        jaxexp.errors.RunError, match="runs for b=2; b=8 only, and not for b=9, which is larger"
+        jaxexp.errors.RunError, match="runs for b=2 or b=8 only, and not for b=9, which is larger"
     ) as error:
         session(numbers((9, 4)))
     assert error.value.reason == "argument"
     more = Session(saved, plugin=plugin, sizes=[{"b": 16}], only_sizes=True)
     assert more(numbers((16, 4)))["rows"].shape == (16, 4)
-    with pytest.raises(jaxexp.errors.RunError, match=r"runs for b=2; b=8; b=16 only, and not for b=9$"):
+    with pytest.raises(jaxexp.errors.RunError, match=r"runs for b=2 or b=8 or b=16 only, and not for b=9$"):
         more(numbers((9, 4)))
     with pytest.raises(jaxexp.errors.RunError, match="takes sets of sizes of at least 1 of b"):
         Session(saved, plugin=plugin, sizes=[{"n": 16}])

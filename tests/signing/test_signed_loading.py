@@ -187,6 +187,11 @@ def test_missing_files(signed: Path, by: jaxexp.SignedBy) -> None:
     (signed / "model.jaxexp").unlink()
     with pytest.raises(FileNotFoundError):
         jaxexp.load(signed / "model.jaxexp", signed_by=by)
+    for name in ("none.zip", "none.zip::model"):  # and not a missing signature
+        with pytest.raises(FileNotFoundError, match=r"none\.zip'$"):
+            jaxexp.Archive.open(signed / name, signed_by=by) if name.endswith("zip") else jaxexp.load(
+                signed / name, signed_by=by
+            )
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")

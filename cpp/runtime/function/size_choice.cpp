@@ -80,7 +80,7 @@ SizeChoice::Chosen SizeChoice::choose(const Variables& given, const WhyNot& why_
   }
   if (only_) {
     std::string all;
-    for (const Variables& one : listed_) (all += all.empty() ? "" : "; ") += str(one);
+    for (const Variables& one : listed_) (all += all.empty() ? "" : " or ") += str(one);
     throw RunError(Reason::argument,
                    name_ + " runs for " + all + " only, and not for " + str(given) +
                        (reason.empty() ? pads_ ? ", which is larger" : "" : ", which cannot be padded to " + reason));

@@ -216,8 +216,10 @@ class SignedFiles:
 
         Raises:
             SignatureError: the file is not signed, or not these bytes.
+            OSError: the file is missing, or cannot be read.
         """
         name = os.fsdecode(path)
+        os.stat(name)  # of a file that is missing, nobody needs to look for a signature
         statement = self._about(name, used_by)
         if check_size is not None:
             check_size(os.path.getsize(name))

@@ -39,6 +39,8 @@ def _member(given: Any, trust: Trust, *, is_signed: bool) -> Handle | None:
 
     is_path = isinstance(given, (str, os.PathLike)) and split(os.fsdecode(given))[1] is not None
     if not is_path and not isinstance(given, Handle):
+        if isinstance(given, (str, os.PathLike)) and files.is_zip(os.fsdecode(given)):
+            raise ExportError(f"{given!r:.200} is an archive: name a member of it, as in '{given!s:.200}::NAME'")
         return None
     found = source(given, "with_weights", trust.signed_by if is_path else None, trust.stable).handle
     if is_signed and found is not None and found._opened.signed is None:
