@@ -102,8 +102,26 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     (place / "moved").mkdir()
     bound.save(place / "moved" / "bound.jaxexp")
     (place / "moved" / "bound.safetensors").unlink()
+    (place / "f.mlir").write_text(f.mlir_module())
+    (place / "f.txt").write_text("text")
+    (place / "f.mlirbc").write_bytes(f.mlir_module_serialized)
+    bound.save(place / "heavy.jaxexp")
+    for name, damaged, part in (
+        ("f.jaxexp", "damaged.jaxexp", f.mlir_module_serialized),
+        ("f.jaxexp", "damaged_vjp.jaxexp", f.vjp().mlir_module_serialized),
+        ("heavy.safetensors", "heavy.safetensors", X.tobytes()),
+    ):
+        content = bytearray((place / name).read_bytes())
+        content[content.find(part) + len(part) // 2] ^= 4
+        (place / damaged).write_bytes(content)
     with_vjp = jaxexp.deserialize(f.serialize(vjp_order=1))
     return SimpleNamespace(place=place, f=f, bound=bound, two=two, with_vjp=with_vjp, module=f.mlir_module_serialized)
+
+
+def loaded_now(made: SimpleNamespace) -> SimpleNamespace:
+    """With functions that are loaded from damaged files, under the names that a user gives."""
+    damaged = {name: jaxexp.load(f"{name}.jaxexp") for name in ("damaged", "damaged_vjp")}
+    return SimpleNamespace(**vars(made), **damaged)
 
 
 # Options that are true or false, each with a text, which would count as true.
@@ -253,6 +271,27 @@ MISTAKES: list[tuple[str, Mistake, type[BaseException], str]] = [
     ("a tracer of vmap", lambda m: export_inside(jax.vmap), ExportError, "a tracer for float32[3]: JAX is tracing"),
     ("a tracer as a case", lambda m: record_inside(m.f, is_traced=True), ExportError, "found a tracer of JAX"),
     ("a class defined again", lambda m: defined_twice(), ExportError, "the class was defined again"),
+    ("devices of a mesh", lambda m: m.f.make_mesh(8), TypeError, "make_mesh takes devices, such as jax.devices()[:1]"),
+    # modules
+    ("MLIR text", lambda m: jaxexp.load("f.mlir"), DeserializationError, "jaxexp.from_stablehlo makes a function"),
+    ("MLIR bytecode", lambda m: jaxexp.load("f.mlirbc"), DeserializationError, "from_stablehlo makes a function"),
+    ("HLO", lambda m: jaxexp.from_stablehlo(jax.jit(lambda x: x).lower(X).compile().as_text()), ForeignModuleError,
+     "the text of a compiled program: pass that of jax.jit(f).lower(...)"),
+    ("a page of code", lambda m: jaxexp.load("f.jaxexp", executables="page.html"), ExecutablesError, "an HTML page"),
+    ("a text of code", lambda m: jaxexp.load("f.jaxexp", executables="f.txt"), ExecutablesError, "looks like text"),
+    # damage that is noticed late
+    ("when it is called", lambda m: m.damaged.call(X), DeserializationError, "the artifact 'damaged.jaxexp'"),
+    ("in jit", lambda m: jax.jit(m.damaged.call)(X), DeserializationError, "the artifact 'damaged.jaxexp'"),
+    ("when it is mapped", lambda m: jax.vmap(m.damaged.call)(X[None]), DeserializationError, "'damaged.jaxexp'"),
+    ("when it is written", lambda m: m.damaged.serialize(), DeserializationError, "the artifact 'damaged.jaxexp'"),
+    ("when it is saved", lambda m: m.damaged.save("new"), DeserializationError, "the artifact 'damaged.jaxexp'"),
+    ("when it is pickled", lambda m: pickle.dumps(m.damaged), DeserializationError, "the artifact 'damaged.jaxexp'"),
+    ("as a field", lambda m: m.damaged.mlir_module_serialized, DeserializationError, "'damaged.jaxexp'"),
+    ("in its VJP", lambda m: jax.grad(lambda x: m.damaged_vjp.call(x).sum())(X), DeserializationError,
+     "the artifact 'damaged_vjp.jaxexp'"),
+    ("in the VJP's module", lambda m: m.damaged_vjp.vjp().mlir_module(), DeserializationError, "'damaged_vjp.jaxexp'"),
+    ("when it is added", lambda m: adding_file("damaged.jaxexp"), DeserializationError, "'damaged.jaxexp'"),
+    ("when it is recorded", lambda m: jaxexp.record("heavy.jaxexp", [(X,)]), WeightsError, "tensor 'w'"),
     # platforms and policies
     ("a platform", lambda m: jaxexp.Policy(platforms=["cpus"]), ExportError,
      "did you mean 'cpu'? JAX's own are cpu, cuda, rocm, tpu"),
@@ -275,6 +314,9 @@ OF_SESSIONS: list[tuple[str, Mistake, type[BaseException], str]] = [
     ("a tracer to put", lambda m: jax.jit(m.session.put)(X), RunError, "array must be an array, found a tracer"),
     ("a page", lambda m: runtime.Session("page.html", plugin="cpu"), DeserializationError, "like an HTML page"),
     ("a page as bytes", lambda m: runtime.Session(PAGE, plugin="cpu"), DeserializationError, "like an HTML page"),
+    ("damage", lambda m: runtime.Session("damaged.jaxexp", plugin="cpu"), DeserializationError, "'damaged.jaxexp'"),
+    ("as a file of code", lambda m: m.session.save_executable("f.jaxexp"), ExecutablesError, "an artifact: its"),
+    ("text as code", lambda m: m.session.save_executable("f.txt"), ExecutablesError, "found what looks like text"),
     ("tensors", lambda m: runtime.Session("bound.safetensors", plugin="cpu"), DeserializationError,
      "which has only weights"),
     ("weights of another dtype", lambda m: m.bound.with_weights({"w": X.astype(np.float16)}), WeightsError,
@@ -320,7 +362,7 @@ def check(made: SimpleNamespace, mistake: Mistake, kind: type[BaseException], sa
 @each("mistake", MISTAKES)
 def test_what_messages_say(mistake: Any, made: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(made.place)
-    check(made, *mistake[1:])
+    check(loaded_now(made), *mistake[1:])
     os.fstat(0)
 
 

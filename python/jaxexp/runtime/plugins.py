@@ -120,8 +120,8 @@ def start(
 
 
 def _path(plugin: str | os.PathLike[str] | None, platforms: tuple[str, ...]) -> str:
-    if plugin is None:
-        return os.path.realpath(os.environ.get(_VARIABLE) or find_plugin(*platforms))
+    if plugin is None and not (plugin := os.environ.get(_VARIABLE)):
+        return os.path.realpath(find_plugin(*platforms))
     path = checked.path("plugin", plugin)
     if isinstance(plugin, str) and not path.endswith(_SUFFIXES) and os.path.basename(path) == path:
         return os.path.realpath(find_plugin(path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,11 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from jaxexp import _runtime
-from jaxexp._errors import ExportError, ExportTypeError, RunError, WeightsError, cause, shown
+from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, RunError, WeightsError, cause, shown
 from jaxexp._fleet.places.source import source, split
 from jaxexp._fleet.places.verify import check_executables
 from jaxexp._kernel.artifact.words import counted, listed, name_of_order
 from jaxexp._kernel.io import compile_cache, files
+from jaxexp._kernel.io.other_files import HEAD, instead_of_executables
 
 from . import checked, plugins
 from .arrays import Argument, Array, dtype_of, to_numpy
@@ -123,9 +125,10 @@ class Session:
             artifact: as in `jaxexp.load`: a path, a member of an archive as in ``"fleet.zip::resnet/b8"``, a URL, a
                 `Handle`, a binary file object, or a buffer.
             plugin: the file of a PJRT plugin, or a platform whose plugin is installed, such as ``"cuda"``. The default
-                is the file in the environment variable ``JAXEXP_PLUGIN``, or else the plugin that `find_plugin` finds
+                is the one in the environment variable ``JAXEXP_PLUGIN``, or else the plugin that `find_plugin` finds
                 for the platforms of the artifact. A process starts each plugin once.
-            options: the plugin's own options for its start, such as ``{"cpu_device_count": 8}``.
+            options: the plugin's own options for its start, such as ``{"cpu_device_count": 8}``. Plugins ignore options
+                that they do not know.
             devices: the numbers of the plugin's devices, as many as the function was exported for; by default the first
                 ones.
             weights: a file of tensors, or an index of several files (``.safetensors.index.json``), in place of the
@@ -179,8 +182,9 @@ class Session:
         opened = program_of(artifact, self._trust)
         program, name = opened.program, opened.source.name
         native = plugins.start(plugin, program.platforms, options)
-        if program.calls_lapack() and native.platform == "cpu":
-            plugins.provide_lapack()
+        with files.named_in_errors(name) if name else contextlib.nullcontext():
+            if program.calls_lapack() and native.platform == "cpu":
+                plugins.provide_lapack()
         cache = compile_cache.current()
         folder, most = ("", 0) if cache is None else (cache.folder, cache.max_bytes)
         if executables is not None:
@@ -438,7 +442,11 @@ class Session:
             OSError: the file cannot be written.
         """
         with files.named_in_errors(path), files.named_in_os_errors(path):
-            self._function.save_executable(checked.path("path", path))
+            try:
+                self._function.save_executable(checked.path("path", path))
+            except DeserializationError as error:
+                error.found = instead_of_executables(error.found, files.beginning(os.fsdecode(path), HEAD))
+                raise
 
     @property
     def why_compiled(self) -> str:

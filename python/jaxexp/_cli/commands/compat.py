@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import importlib.metadata
 import shlex
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +15,7 @@ from jaxexp._errors import ExportError
 from jaxexp._fleet.passes.one_by_one import described
 from jaxexp._fleet.places.source import source
 from jaxexp._kernel.artifact.words import counted, listed, span
-from jaxexp._kernel.releases.table import number
+from jaxexp._kernel.releases.table import installed, number
 
 if TYPE_CHECKING:
     from jaxexp._compat.compatibility import Compatibility
@@ -70,7 +69,7 @@ def command(
         elif shown:
             _show(page, *shown[0][:2])
         page.write()
-    reader = f"jaxexp with JAX {importlib.metadata.version('jax')}" if asked is None else f"JAX {asked}"
+    reader = f"jaxexp with JAX {installed()}" if asked is None else f"JAX {asked}"
     refused, uncallable = (
         [one.name for one in judged if one.state == state and not isinstance(one.facts, Exception)]
         for state in (complaints.REFUSED, _UNCALLABLE)
@@ -182,7 +181,7 @@ def _advice(judged: list[_Judged], asked: str | None, files: tuple[str, ...]) ->
     """What to do about artifacts that are not loaded as they should be; not tried, because there may be many."""
     to_migrate = _BY_JAXEXP if asked is None else complaints.REFUSED
     if names := [one.name for one in judged if one.state == to_migrate]:
-        release = importlib.metadata.version("jax") if asked is None else asked
+        release = installed() if asked is None else asked
         given = names if len(names) == 1 < len(files) else files if len(files) <= _NAMED else ("IN...",)
         them = "it" if len(names) == 1 else "them"
         yield "remedy", f"{_migrate(given, asked)} rewrites {them} for JAX {release}, if that is possible"

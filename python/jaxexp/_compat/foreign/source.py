@@ -137,6 +137,12 @@ def _portable(content: bytes) -> bytes:
         quoted = {str(name, errors="replace") for name in _QUOTED.findall(content)}
         if others := sorted(name for name in quoted if name.partition(".")[0] not in DIALECTS):
             raise UnsupportedError(other_dialects(others[:_MOST_NAMED], said))
+    if content.lstrip().startswith(b"HloModule"):
+        raise ForeignModuleError(
+            "",
+            "StableHLO text",
+            "HLO, the text of a compiled program: pass that of jax.jit(f).lower(...), not compiled",
+        )
     raise ForeignModuleError("", "StableHLO text", f"text that jaxlib does not parse: {_reason(said)}")
 
 

@@ -453,7 +453,8 @@ def load_one(opened: OpenArchive, name: str, policy: Policy | None = None) -> Ex
     from jaxexp._kernel.function.data import kept_by
 
     loaded: Exported = load_all(opened, [name], Manner(1, "raise", policy))[0]
-    vars(kept_by(loaded))["file"] = opened.label(name)
+    for one in (loaded, loaded.unbound):  # of a function with weights, two
+        vars(kept_by(one))["file"] = opened.label(name)
     return loaded
 
 

@@ -374,7 +374,7 @@ class ArchiveWriter:
             blob: Any = files.opened(path)  # a buffer, which types can say since Python 3.12
             artifact = artifact_in(blob)
             weights = files_beside(path, artifact)
-        self.add_with_weights(name, blob, artifact, weights, metadata)
+            self.add_with_weights(name, blob, artifact, weights, metadata)
 
     def add_with_weights(
         self,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import functools
 import importlib
-import importlib.metadata
 import pickle
 import traceback
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from typing import Any, Literal
 from jaxexp import _errors
 from jaxexp._errors import DeserializationError, ExportError, PolicyError, SignatureError, shown_lines
 from jaxexp._kernel.io import files
+from jaxexp._kernel.releases.table import installed
 
 # What makes an error, besides its file, if that is not its text.
 _FIELDS = {
@@ -73,7 +73,7 @@ def releases(with_jax: bool) -> dict[str, str]:
     """The releases that have to be the same everywhere. This does not import JAX."""
     found = {"jaxexp": files.RELEASE}
     if with_jax:
-        found["jax"] = importlib.metadata.version("jax")
+        found["jax"] = installed()
     return found
 
 

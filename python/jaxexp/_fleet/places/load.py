@@ -115,7 +115,8 @@ def loaded(found: Opened, trust: Trust, executables: str | os.PathLike[str] | No
         else:
             refuse_weights_beside_url(exported, place.path)
             give_cases(exported, lambda table: stored_beside(place.name, table))
-        vars(kept_by(exported))["file"] = place.name
+        for one in (exported, exported.unbound):  # of a function with weights, two
+            vars(kept_by(one))["file"] = place.name
         return exported
 
 
@@ -215,7 +216,8 @@ def record(path: str | os.PathLike[str], cases: Iterable[Any], *, replace: bool 
 
     Raises:
         ExportError: as in `Exported.save`; or `path` is a URL.
-        DeserializationError: the file is not an artifact, is damaged, or has no trailer; `migrate` writes one.
+        DeserializationError: the file is not an artifact, is damaged, or has no trailer (`migrate` writes one); or its
+            weights are missing or damaged.
         BusyError: another writer saved the file meanwhile. Its file stays.
         OSError: a file cannot be read or written.
         TypeError: a case is neither a tuple nor a dict.
@@ -238,7 +240,7 @@ def record(path: str | os.PathLike[str], cases: Iterable[Any], *, replace: bool 
             raise DeserializationError(
                 "trailer", "a trailer, which holds the cases", "no trailer: migrate writes an artifact with one"
             )
-        made = recorded(load(name), cases, add=not replace)
+        made = recorded(load(name, verify=True), cases, add=not replace)
 
         def write(placed: Cases) -> None:
             with files.replacing(name, ARTIFACT) as file:

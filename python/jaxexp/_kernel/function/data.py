@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, get_type_hints
 import jax
 
 from jaxexp import _jax, _native
-from jaxexp._errors import ExportError
+from jaxexp._errors import DeserializationError, ExportError
 from jaxexp._kernel.artifact.opened import first_writer
 from jaxexp._kernel.artifact.words import name_of_order
 from jaxexp._public import public_dir
@@ -39,7 +39,7 @@ class Kept:
     """The values that one function keeps, as attributes; all may be thrown away. docs/design.md has a table of them."""
 
     eager_call: Callable[..., Any] | None = None  # each call reads it, also for functions that keep nothing
-    file: str | None = None  # the file or the member of an archive that `load` read, for errors of calls
+    file: str | None = None  # the file or the member of an archive that `load` read, for errors about its bytes
 
 
 class Attributes:
@@ -463,8 +463,9 @@ def _vjp(exported: E) -> E:
         note(vjp, name_and_order=(name, order + 1))
     if is_under_policy(exported):
         note(vjp, under_policy=True)
-    if (executables := vars(exported._kept).get("executables")) is not None:  # a file has the code of VJPs, too
-        vars(kept_by(vjp))["executables"] = executables
+    known = vars(exported._kept)
+    if files := {name: known[name] for name in ("executables", "file") if name in known}:  # which VJPs are in, too
+        vars(kept_by(vjp)).update(files)
     return vjp
 
 
@@ -535,9 +536,13 @@ def _of_artifact(name: str) -> Callable[[ExportedData], Any]:
         if artifact is None:
             error = f"{type(exported).__name__!r} object has no attribute {name!r}: its constructor was not called"
             raise AttributeError(error, name=name, obj=exported)
-        if find is not None:
-            return attributes.setdefault(name, find(artifact))
-        artifact.complete(attributes)
+        try:
+            if find is not None:
+                return attributes.setdefault(name, find(artifact))
+            artifact.complete(attributes)
+        except DeserializationError as error:
+            error.file = error.file or exported._kept.file
+            raise
         return attributes[name]
 
     return found
@@ -565,7 +570,11 @@ def artifact_of(exported: Any) -> Artifact | None:
 def module_view(exported: Any) -> bytes | memoryview:
     """The module without a copy: a view into the loaded artifact, or the bytes once they were made."""
     artifact = _artifact_with_module(exported)
-    return exported.mlir_module_serialized if artifact is None else artifact.module()
+    try:
+        return exported.mlir_module_serialized if artifact is None else artifact.module()
+    except DeserializationError as error:
+        error.file = error.file or exported._kept.file
+        raise
 
 
 def module_size(exported: Any) -> int:

@@ -6,6 +6,7 @@ import codecs
 
 _NUMPY, ZIP, _PICKLE, _HDF5 = b"\x93NUMPY", (b"PK\x03\x04", b"PK\x05\x06"), (b"\x80\x02", b"\x80\x04"), b"\x89HDF"
 EXECUTABLES = b"JAXEXPEX"
+_MLIR, _MLIR_TEXT = b"ML\xefR", (b"module", b"func.func", b"#loc")
 # After the root offset of an artifact with a trailer.
 MARK, MARK_AT = b"jaxexp\x00\x01", slice(4, 12)
 HEAD = 64  # bytes that are enough to say what a file is
@@ -102,13 +103,17 @@ def instead_of_artifact(found: str, where: str, head: bytes) -> str:
 def instead_of_executables(found: str, head: bytes) -> str:
     if head[4:8] == b"jaxe":
         return "an artifact: its compiled code is in a file of its own, which precompile makes"
-    return (not head.startswith(EXECUTABLES) and _known(head)) or found
+    if head.startswith(EXECUTABLES):
+        return found
+    return _known(head) or ("what looks like text" if _is_text(head) else found)
 
 
 def _known(head: bytes) -> str:
     """What a file is that is neither an artifact nor an archive, and what to do; empty if that is unknown."""
     if head.lstrip()[:14].lower().startswith((b"<!doctype html", b"<html")):
         return "what looks like an HTML page, as servers send it in place of a file: look at it in a browser"
+    if head.startswith(_MLIR) or (head.lstrip().startswith(_MLIR_TEXT) and _is_text(head)):
+        return "what looks like an MLIR module without a signature: jaxexp.from_stablehlo makes a function of it"
     if head.startswith(b"version https:/"):
         return "a pointer of Git LFS: 'git lfs pull' gets the file"
     if head.startswith(EXECUTABLES):

@@ -28,7 +28,10 @@ def filesystem_of(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
         import fsspec
     except ImportError as error:
         raise ImportError(f"reading {url} needs fsspec: pip install 'jaxexp[remote]'") from error
-    found: tuple[Any, str] = fsspec.core.url_to_fs(url, **_guarded(url, options))
+    try:
+        found: tuple[Any, str] = fsspec.core.url_to_fs(url, **_guarded(url, options))
+    except ImportError as error:  # as of a package for this kind of storage
+        raise ImportError(f"reading {url} needs a package that is not installed: {error}") from error
     return found
 
 

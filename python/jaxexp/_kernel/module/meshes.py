@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import NoneType
 from typing import Any
 
 import jax
 from jax.sharding import NamedSharding
 
 from jaxexp import _jax
-from jaxexp._errors import ExportError
+from jaxexp._errors import ExportError, ExportTypeError
 from jaxexp._kernel.artifact import module_head
 from jaxexp._kernel.function import sharding
 from jaxexp._kernel.function.data import ExportedData
@@ -20,6 +21,8 @@ from . import mlir
 
 def make(exported: ExportedData, devices: Sequence[Any] | None) -> Any:
     mesh = of(exported)
+    if not isinstance(devices, (Iterable, NoneType)):
+        raise ExportTypeError(f"make_mesh takes devices, such as jax.devices()[:{mesh.size}], not {devices!r:.80}")
     there = list(jax.devices() if devices is None else devices)
     if len(there) < mesh.size or (devices is not None and len(there) > mesh.size):
         raise ExportError(

@@ -7,12 +7,25 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
+import importlib.metadata
 import re
 from typing import NamedTuple
 
 from jaxexp._errors import ExportError
 from jaxexp._kernel.artifact import module_head
 from jaxexp._kernel.artifact.module_head import Bytecode
+
+
+@functools.cache
+def installed() -> str:
+    """The installed release of JAX, which this does not import; an ImportError that says so if there is none."""
+    try:
+        return importlib.metadata.version("jax")
+    except importlib.metadata.PackageNotFoundError:
+        import jax  # raises the error
+
+        return jax.__version__
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

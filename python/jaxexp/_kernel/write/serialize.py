@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -11,7 +12,15 @@ from typing import Any
 import jax
 
 from jaxexp import _native
-from jaxexp._errors import ExportError, ExportTypeError, Lines, SerializationError, SerializationTypeError, cause
+from jaxexp._errors import (
+    DeserializationError,
+    ExportError,
+    ExportTypeError,
+    Lines,
+    SerializationError,
+    SerializationTypeError,
+    cause,
+)
 from jaxexp._kernel.artifact.cases import Case, is_in_files
 from jaxexp._kernel.artifact.metadata import to_json
 from jaxexp._kernel.artifact.opened import writer_with
@@ -33,11 +42,16 @@ _NOTES = _native.Notes(files.WRITER, {})
 
 
 def serialize(exported: ExportedData, how: Writing) -> bytearray:
-    return _native.encode(*_encoder_arguments(exported, how))
+    try:
+        return _native.encode(*_encoder_arguments(exported, how))
+    except DeserializationError as error:
+        error.file = error.file or exported._kept.file
+        raise
 
 
 def save(exported: ExportedData, path: str | os.PathLike[str], how: Writing) -> None:
-    files.replace(path, _native.EncodedParts(*_encoder_arguments(exported, how)), ARTIFACT)
+    with files.named_in_errors(exported._kept.file) if exported._kept.file else contextlib.nullcontext():
+        files.replace(path, _native.EncodedParts(*_encoder_arguments(exported, how)), ARTIFACT)
 
 
 def _encoder_arguments(exported: ExportedData, how: Writing) -> tuple[Any, ...]:
