@@ -15,12 +15,12 @@ from ._fleet.archive.archive import Archive as Archive
 from ._fleet.archive.archive import Handle as Handle
 from ._fleet.archive.summary import Summary as Summary
 from ._fleet.archive.writer import ArchiveWriter as ArchiveWriter
+from ._fleet.passes.many import check_many as check_many
+from ._fleet.passes.many import compatibility_many as compatibility_many
+from ._fleet.passes.many import digests_many as digests_many
+from ._fleet.passes.many import spread as spread
+from ._fleet.passes.many import verify_many as verify_many
 from ._fleet.passes.migrate_many import migrate_many as migrate_many
-from ._fleet.passes.one_by_one import check_many as check_many
-from ._fleet.passes.one_by_one import compatibility_many as compatibility_many
-from ._fleet.passes.one_by_one import digests_many as digests_many
-from ._fleet.passes.one_by_one import spread as spread
-from ._fleet.passes.verify_many import verify_many as verify_many
 from ._fleet.places.inspect import Digests as Digests
 from ._fleet.places.inspect import compatibility as compatibility
 from ._fleet.places.inspect import digests as digests

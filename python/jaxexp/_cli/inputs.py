@@ -19,7 +19,7 @@ from .complaints import misused
 if TYPE_CHECKING:
     from jaxexp._fleet.archive.archive import Archive
     from jaxexp._fleet.engine.engine import Unusable
-    from jaxexp._fleet.passes.given import Place
+    from jaxexp._fleet.passes.many import Place
     from jaxexp._policy.policy import Policy
 
 T = TypeVar("T")
@@ -126,7 +126,7 @@ def opened(path: str) -> Archive:
 def given(paths: Sequence[str], folders: Folders, command: str) -> tuple[list[Place | Unusable], int]:
     """The inputs of a pass, and how many artifacts they hold."""
     from jaxexp._fleet.engine.engine import Unusable
-    from jaxexp._fleet.passes.given import places
+    from jaxexp._fleet.passes.many import places
 
     found = list(places(paths, command, folders))
     if not found:

@@ -28,7 +28,7 @@ from .page import progress
 
 if TYPE_CHECKING:
     from jaxexp._fleet.engine.engine import Means, Unusable, Workers
-    from jaxexp._fleet.passes.given import Place
+    from jaxexp._fleet.passes.many import Place
     from jaxexp._kernel.artifact.cases import Tolerance
 
 File = str  # in an annotation of a command: its values are completed as paths

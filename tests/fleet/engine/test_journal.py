@@ -23,7 +23,7 @@ import jaxexp
 from jaxexp import _native
 from jaxexp._errors import JournalError
 from jaxexp._fleet.engine.engine import Journal
-from jaxexp._fleet.passes import one_by_one
+from jaxexp._fleet.passes import many
 from jaxexp._fleet.places.inspect import digests_of
 from jaxexp._fleet.places.source import Opened
 from kit import bulk, weighted
@@ -340,7 +340,7 @@ def test_a_journal_cannot_name_weights_elsewhere(tmp_path, monkeypatch) -> None:
     ((*place, [written]),) = json.loads(did[33:])["done"]
     ((name, *stamp),) = written["files"]
     asked: list[str] = []
-    monkeypatch.setattr(one_by_one, "stamp", lambda path: asked.append(path) or tuple(stamp))
+    monkeypatch.setattr(many, "stamp", lambda path: asked.append(path) or tuple(stamp))
     for other in (str(tmp_path / "m.safetensors"), "https://evil.example/m.safetensors", "/etc/passwd"):
         journal.write_bytes(head + line({"done": [[*place, [{**written, "files": [[other, *stamp]]}]]]}))
         assert jaxexp.verify_many([folder], journal=journal) == {}
@@ -396,7 +396,7 @@ def changed(file: Path) -> bytes:
 
 
 def test_a_file_beside_it_changes_or_goes(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(one_by_one, "loaded", looked_at := Mock(side_effect=one_by_one.loaded))
+    monkeypatch.setattr(many, "loaded", looked_at := Mock(side_effect=many.loaded))
 
     def checked() -> tuple[str, int]:
         looked_at.reset_mock()
@@ -443,7 +443,7 @@ def test_digests_are_kept_until_weights_change(model: Path, monkeypatch: pytest.
         read.append(Path(found.source.name).name)
         return digests_of(found)
 
-    monkeypatch.setattr(one_by_one, "digests_of", noted)
+    monkeypatch.setattr(many, "digests_of", noted)
     assert (dict(jaxexp.digests_many([model.parent], journal=journal)), read) == (alone, [])
     (model.parent / "f.safetensors").touch()
     assert (dict(jaxexp.digests_many([model.parent], journal=journal)), read) == (alone, ["f.jaxexp"])
@@ -453,7 +453,7 @@ def test_digests_are_kept_until_weights_change(model: Path, monkeypatch: pytest.
     ("run", "module", "name"),
     [
         (jaxexp.verify_many, "jaxexp._fleet.places.verify", "files_of"),
-        (jaxexp.digests_many, "jaxexp._fleet.passes.one_by_one", "digests_of"),
+        (jaxexp.digests_many, "jaxexp._fleet.passes.many", "digests_of"),
     ],
 )
 def test_a_file_that_is_replaced_while_it_is_read(

@@ -12,7 +12,7 @@ import pytest
 
 import jaxexp
 from jaxexp._errors import WorkerError
-from jaxexp._fleet.passes import one_by_one
+from jaxexp._fleet.passes import many
 from kit import bulk
 from kit.archive_files import make
 from kit.archives import blob
@@ -110,7 +110,7 @@ def test_the_journal_of_another_place_does_not_count(tmp_path: Path) -> None:
 @pytest.mark.timeout(60)
 @each("way", ["refuses", "cancels", "raises"])
 def test_executors_that_die_while_they_migrate(way: str, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(one_by_one, "_SHARE_BYTES", 1)
+    monkeypatch.setattr(many, "_SHARE_BYTES", 1)
     fleet, new, journal = archive_of(tmp_path / "fl.zip", "a", "b"), tmp_path / "new", tmp_path / "journal"
     given = [f"{fleet}::a", f"{fleet}::b"]
     with pytest.raises(WorkerError):

@@ -16,7 +16,7 @@ import fsspec
 import pytest
 
 import jaxexp
-from jaxexp._fleet.passes.given import places
+from jaxexp._fleet.passes.many import places
 from jaxexp._fleet.places import source
 from jaxexp._fleet.places.folders import Folders
 from jaxexp._weights.files import reading

@@ -199,7 +199,7 @@ def command(
         elif plugin is not None:
             reports = _on_plugin(files, folders, plugin, plugin_options, how)
         else:
-            from jaxexp._fleet.passes.one_by_one import checked
+            from jaxexp._fleet.passes.many import checked
 
             reports = spread.results(files, folders, "check", functools.partial(checked, **how))
         found += [_outcome(name, plugin or HERE, one) for name, one in reports]

@@ -12,7 +12,7 @@ from jaxexp._cli import complaints, inputs, options
 from jaxexp._cli.options import option
 from jaxexp._cli.page import Column, Page, print_json
 from jaxexp._errors import ExportError
-from jaxexp._fleet.passes.one_by_one import described
+from jaxexp._fleet.passes.many import described
 from jaxexp._fleet.places.source import source
 from jaxexp._kernel.artifact.words import counted, listed, span
 from jaxexp._kernel.releases.table import installed, number

@@ -15,8 +15,7 @@ from jaxexp._cli.options import argument, option
 from jaxexp._cli.page import progress, say
 from jaxexp._errors import ExportError, WeightsError
 from jaxexp._fleet.archive.archive import only
-from jaxexp._fleet.passes.given import Place
-from jaxexp._fleet.passes.verify_many import verified
+from jaxexp._fleet.passes.many import Place, verified
 from jaxexp._fleet.places.source import Opened, is_url, path_in
 from jaxexp._kernel.artifact.words import counted
 from jaxexp._kernel.io import files

@@ -25,13 +25,14 @@ from jaxexp._errors import (
     SignatureError,
     WeightsError,
 )
-from jaxexp._fleet.passes.verify_many import VerifiedPlace, verified
+from jaxexp._fleet.passes.many import verified
 from jaxexp._kernel.artifact.words import counted, listed
 
 if TYPE_CHECKING:
     from jaxexp._fleet.archive.archive import Archive
     from jaxexp._fleet.engine.engine import Unusable
-    from jaxexp._fleet.passes.given import Place
+    from jaxexp._fleet.passes.many import Place
+    from jaxexp._fleet.places.verify import Verified
     from jaxexp._policy.policy import Policy
     from jaxexp._signing.reading import SignedFiles
     from jaxexp._signing.signed_by import SignedBy
@@ -159,7 +160,8 @@ def _verified(
             advance(one.count, len(one.errors))
             order = one.place.order
             if one.place.archive is None:
-                verdicts[order] = [_of_file(one)]
+                (error,) = one.errors.values() or (None,)
+                verdicts[order] = [_of_file(one.place.name, one.file, error)]
                 continue
             errors.setdefault(order, {}).update(one.errors)
             if one.is_last:
@@ -193,22 +195,14 @@ def _verified_signed(
 
 
 def _signed_file(path: str, signed: SignedFiles, policy: Policy | None) -> Verdict:
-    from jaxexp._fleet.places.verify import Verified, verify_signed
+    from jaxexp._fleet.places.verify import verify_signed
 
-    found = verify_signed(path, signed, None if policy is None else policy.check_size)
-    if not isinstance(found, Verified):
-        other, size = found
-        return _verdict(path, size, None, other.has_digests, what=other.what)
-    buffer, artifact = found.opened.buffer, found.opened.artifact
-    if policy is not None:
+    found, buffer = verify_signed(path, signed, None if policy is None else policy.check_size)
+    if policy is not None and not found.what:
         from jaxexp._api.load import deserialize
 
         deserialize(buffer, policy=policy)
-    names, sizes = [name for name, _ in found.files], [size for _, size in found.files]
-    size, has_digests = len(buffer), artifact.trailer() is not None
-    more = size - artifact.size if has_digests else 0
-    weights: dict[str, Any] = {"weights": tuple(names), "weight_bytes": sum(sizes)}
-    return _verdict(path, size, None, has_digests, more_bytes=more, **weights)
+    return _of_file(path, found, None)
 
 
 def _signed_archive(path: str, pattern: str | None, by: SignedBy, policy: Policy | None) -> Iterator[Verdict]:
@@ -225,17 +219,15 @@ def _signed_archive(path: str, pattern: str | None, by: SignedBy, policy: Policy
     yield from _of_members(archive, {f"{path}{inputs.MEMBER}{name}": error for name, error in errors.items()})
 
 
-def _of_file(found: VerifiedPlace) -> Verdict:
+def _of_file(name: str, file: Verified, error: Exception | None) -> Verdict:
     """The verdict for a file, with the files of weights beside it; or for an archive that cannot be opened."""
-    name, file = found.place.name, found.file
-    (error,) = found.errors.values() or (None,)
     return _verdict(
         name,
         file.size or _size(name),
         error,
         file.has_digests,
-        weights=tuple(name for name, *_ in file.weights),
-        weight_bytes=sum(size for _, size, _ in file.weights),
+        weights=tuple(name for name, _ in file.files),
+        weight_bytes=sum(size for _, size in file.files),
         more_bytes=file.bytes_behind,
         what=file.what or None,
         archive=name if error is not None and inputs.is_archive(name) else None,

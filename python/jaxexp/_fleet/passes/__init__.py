@@ -1,6 +1,5 @@
 """One question about many artifacts, as in `verify_many` and `migrate_many`; with a function of the user, `spread`.
 
-`folders.py` and `given.py` list the artifacts. `one_by_one.py` has workers look at each of them, and the passes that
-need no more than that; `migrate_many.py` and `verify_many.py` have the others. A result names its artifact, and has
-the answer or the error.
+`many.py` lists the artifacts, has workers look at them, and has all passes but `migrate_many`. A result names its
+artifact, and has the answer or the error.
 """

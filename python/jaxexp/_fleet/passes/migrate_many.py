@@ -22,8 +22,8 @@ from jaxexp._kernel.io import files
 from jaxexp._kernel.io.other_files import ARTIFACT
 from jaxexp._public import public
 
-from . import one_by_one
-from .given import Place, places
+from . import many
+from .many import Place, places
 
 if TYPE_CHECKING:
     from jaxexp._fleet.engine.engine import Workers
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from jaxexp._policy.policy import Policy
     from jaxexp._weights.files.reading import Tensors
 
-    from .given import GivenToMany
+    from .many import GivenToMany
 
 
 _ON_WINDOWS = os.name == "nt"
@@ -124,7 +124,7 @@ def migrated(
     means: Means,
     policy: Policy | None = None,
     locations: str = "full",
-) -> Iterator[one_by_one.Result]:
+) -> Iterator[many.Result]:
     """The same, artifact by artifact: each result is the file that was written."""
     from jaxexp._kernel.module.locations import check_choice as check_locations
     from jaxexp._kernel.write.reader import check_choice
@@ -133,7 +133,7 @@ def migrated(
     check_locations(locations)
     folder = os.path.abspath(os.fsdecode(into))
     os.makedirs(folder, exist_ok=True)
-    return one_by_one.results(
+    return many.results(
         "migrate",
         functools.partial(_write, into=folder, to=to, policy=policy, locations=locations),
         given,
@@ -186,7 +186,7 @@ class _Names:
         # The members of a single archive lie in the folder itself.
         is_single = len(first) == 1 and not isinstance(first[0], Unusable) and not first[0].inside
         target: Callable[[Place], str] = (lambda place: "") if is_single else _target
-        for one in one_by_one.members(first if is_single else map(self._named, itertools.chain(first, found)), target):
+        for one in many.members(first if is_single else map(self._named, itertools.chain(first, found)), target):
             if isinstance(one, Unusable):
                 yield one
             else:  # written to another place, an input is a different one
@@ -230,7 +230,7 @@ class _Names:
 def _target(place: Place) -> str:
     """The folder for the members of an archive; the name of a file, without the suffix."""
     if place.archive is None:
-        return one_by_one.stem(place.inside)
+        return many.stem(place.inside)
     return place.inside or os.path.basename(path_in(place.archive.name))
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from jaxexp import _native
 from jaxexp._errors import WeightsError
 from jaxexp._kernel.artifact import texts
 from jaxexp._kernel.artifact.chain import check_modules
@@ -31,19 +30,38 @@ if TYPE_CHECKING:
 _HEAD = 9  # bytes that tell these files apart
 
 
-class OtherFile(NamedTuple):
-    """A whole file.
+class Verified(NamedTuple):
+    """What a file has, after all of it was read.
 
     Attributes:
-        what: what it has, in words.
+        size: its bytes.
         has_digests: whether any damage would have been noticed.
+        bytes_behind: how many bytes follow the end of the artifact.
+        what: in words, what is in another file of jaxexp; empty for an artifact.
+        absolute_paths: those of source files that the modules name, if they were looked for.
+        files: the paths or URLs, and the sizes, of the files with its weights and cases.
     """
 
-    what: str
-    has_digests: bool
+    size: int = 0
+    has_digests: bool = False
+    bytes_behind: int = 0
+    what: str = ""
+    absolute_paths: Sequence[str] = ()
+    files: Sequence[tuple[str, int]] = ()
+
+    @classmethod
+    def of(cls, said: Any) -> Verified:
+        """The same from JSON, which may be anything."""
+        found = cls(*said)
+        numbers = (found.size, found.bytes_behind, *(size for _, size in found.files))
+        names = (found.what, *found.absolute_paths, *(name for name, _ in found.files))
+        are_numbers = all(type(number) is int for number in numbers) and isinstance(found.has_digests, bool)
+        if len(said) != len(found) or not (are_numbers and all(isinstance(name, str) for name in names)):
+            raise ValueError(said)
+        return found
 
 
-def checked_other_file(path: str, content: Any = None, check: Check | None = None) -> OtherFile | None:
+def checked_other_file(path: str, content: Any = None, check: Check | None = None) -> Verified | None:
     """Reads all of a file of executables, or of a safetensors file; None for anything else.
 
     Args:
@@ -57,7 +75,7 @@ def checked_other_file(path: str, content: Any = None, check: Check | None = Non
 
         code = ExecutablesFile(path, content)
         code.check()
-        return OtherFile(f"compiled code of {counted(len(code.records), 'call')}", True)
+        return Verified(_size(path, content), True, what=f"compiled code of {counted(len(code.records), 'call')}")
     if not is_tensors(head):
         return None
     from jaxexp._weights.files.header import content_of, is_content, xxh3
@@ -70,7 +88,11 @@ def checked_other_file(path: str, content: Any = None, check: Check | None = Non
         if not is_content(file.content, tensors.values(), digests):
             found = content_of(tensors.values(), digests).hex()
             raise WeightsError("", f"content {file.content}, as its header says", f"content {found}", file=path)
-    return OtherFile(counted(len(tensors), "weight"), file.content is not None)
+    return Verified(_size(path, content), file.content is not None, what=counted(len(tensors), "weight"))
+
+
+def _size(path: str, content: Any) -> int:
+    return os.path.getsize(path) if content is None else len(content)
 
 
 def _head(path: str) -> bytes:
@@ -165,36 +187,25 @@ def verify(artifact: Given, *, signed_by: SignedBy | None = None) -> None:
             verified(found.opened())
 
 
-class Verified(NamedTuple):
-    """An artifact that was verified with the files that it uses.
-
-    Attributes:
-        opened: the artifact.
-        files: the paths or URLs, and the sizes, of the files with its weights and cases. A member of an archive has
-            these in its archive.
-    """
-
-    opened: Opened
-    files: tuple[tuple[str, int], ...]
-
-
 def verified(found: Opened, how: Opening | None = None) -> Verified:
     """Verifies an artifact: structure, digests, the bytecode of its modules, and the files of its weights and cases."""
-    check_program(found.artifact)
-    return Verified(found, files_of(found, how))
+    return check_program(found)._replace(files=files_of(found, how))
 
 
-def check_program(artifact: _native.Artifact) -> None:
+def check_program(found: Opened) -> Verified:
     """Verifies an artifact without the files that it uses. All of it is read."""
+    artifact = found.artifact
     texts.check(*artifact.texts())
     check_modules(artifact)
+    size, has_digests = memoryview(found.buffer).nbytes, artifact.trailer() is not None
+    return Verified(size, has_digests, size - artifact.size if has_digests else 0)
 
 
 def checked(source: Source) -> Opened:
     """The same for an artifact that is opened now; errors name it."""
     with source.named():
         found = source.opened()
-        check_program(found.artifact)
+        check_program(found)
         return found
 
 
@@ -216,10 +227,9 @@ def files_of(found: Opened, how: Opening | None = None) -> tuple[tuple[str, int]
 
 def verify_signed(
     path: str, signed: SignedFiles, check_size: Callable[[int], None] | None = None
-) -> Verified | tuple[OtherFile, int]:
+) -> tuple[Verified, Any]:
     """Verifies a file, its weights, and every file in its signature. Nothing is made of a file before its digest was
-    compared. `check_size` is called with the size of the file, before it is read. With a file that is no artifact, such
-    as one of executables, its size is returned.
+    compared. `check_size` is called with the size of the file, before it is read. Also returns the file's bytes.
     """
     source = Source(path, path)
     with source.named():
@@ -227,7 +237,7 @@ def verify_signed(
         signed.check_listed(path)
         check = functools.partial(signed.check, used_by=path)
         if (other := checked_other_file(path, buffer, check)) is not None:
-            return other, len(buffer)
+            return other, buffer
         from jaxexp._weights.files.reading import Opening
 
-        return verified(Opened(source, buffer), Opening.signed(check))
+        return verified(Opened(source, buffer), Opening.signed(check)), buffer
