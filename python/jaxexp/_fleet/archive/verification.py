@@ -92,15 +92,15 @@ class InWeights(NamedTuple):
 
     Attributes:
         seen: how many tensors the files have.
-        bad: the digests of damaged tensors, each with the digest of the bytes in its place, as hexadecimal numbers.
+        bad: the digests of damaged tensors, each with the digest of the bytes in its place.
     """
 
     seen: int
-    bad: dict[str, str]
+    bad: dict[bytes, bytes]
 
 
 def damaged_members(
-    opened: OpenArchive, numbers: Iterable[int], bad: dict[str, str] | None
+    opened: OpenArchive, numbers: Iterable[int], bad: dict[bytes, bytes] | None
 ) -> Iterator[tuple[str, Exception]]:
     """The members whose weights or cases are damaged, with their errors.
 
@@ -126,11 +126,11 @@ def damaged_members(
             yield name, of_file(damage, label)
 
 
-def _compare(tensors: Tensors, bad: dict[str, str] | None, good: set[bytes]) -> None:
+def _compare(tensors: Tensors, bad: dict[bytes, bytes] | None, good: set[bytes]) -> None:
     for stored in tensors.table.tensors:
         tensor = tensors.find(stored.name)
         if bad is not None:
-            found = bytes.fromhex(bad.get(stored.digest.hex(), stored.digest.hex()))
+            found = bad.get(stored.digest, stored.digest)
         elif stored.digest in good:
             continue
         else:
@@ -144,7 +144,7 @@ def damaged_in_files(opened: OpenArchive, numbers: Iterable[int]) -> InWeights:
     """Reads some of the files of weights. Damage outside of tensors is raised."""
     places = {digest: place for digest, *place in opened.index.tensors()}
     files = opened.index.weights_files()
-    seen, bad = 0, dict[str, str]()
+    seen, bad = 0, dict[bytes, bytes]()
     for number in numbers:
         name = _native.archive_weights_name(number)
         with named_in_errors(opened.label(name)):
@@ -157,7 +157,7 @@ def _look(
     name: str,
     file: tuple[int, int, int, int],
     places: dict[bytes, list[int]],
-    bad: dict[str, str],
+    bad: dict[bytes, bytes],
 ) -> int:
     """Reads a file of weights: removes its tensors from `places`, and adds damaged ones to `bad`."""
     position, size, crc32, header_size = file
@@ -183,7 +183,7 @@ def _look(
             raise WeightsError(tensor.name, "an entry of the index with its place and size", "no such entry")
         if (found := digester.digest()) != digest:
             wrong = True
-            bad[digest.hex()] = found.hex()
+            bad[digest] = found
     if found_crc != crc32 and not wrong:
         raise DeserializationError("", "the bytes as they were written", "other bytes in its header")
     return len(tensors)
@@ -227,12 +227,13 @@ def in_worker(parts: Parts, options: dict[str, Any]) -> list[Any]:
 
 def read_part(place: tuple[Any, ...], numbers: Sequence[int], *, threads: int, policy: Policy | None) -> Any:
     """Reads all bytes of members, or of files of weights: returns the numbers and packed errors of members that are
-    damaged or refused; or `InWeights`. Other errors are raised.
+    damaged or refused; or the parts of `InWeights`, with digests as hexadecimal numbers. Other errors are raised.
     """
     _, what, *address = place
     opened = opened_in_worker(*address)
     if what == _WEIGHTS:
-        return damaged_in_files(opened, numbers)
+        seen, bad = damaged_in_files(opened, numbers)
+        return seen, {digest.hex(): found.hex() for digest, found in bad.items()}
     wrong: dict[int, Exception] = {}
     if policy is not None:  # which may not let anybody read a member
         for number, extent in zip(numbers, opened.index.extents(list(numbers)), strict=True):
@@ -255,7 +256,7 @@ def decoded(part: Part, result: Any) -> Any:
     """The result of `read_part`, with errors unpacked. In a journal, it may be anything."""
     if part.input.place[1] == _WEIGHTS:
         seen, bad = result
-        return InWeights(int(seen), {bytes.fromhex(one).hex(): bytes.fromhex(by).hex() for one, by in bad.items()})
+        return InWeights(int(seen), {bytes.fromhex(digest): bytes.fromhex(found) for digest, found in bad.items()})
     numbers = set(part.numbers)
     if unknown := [number for number, _ in result if number not in numbers]:
         raise ValueError(unknown)
