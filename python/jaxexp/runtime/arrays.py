@@ -8,13 +8,10 @@ from typing import Any
 import numpy as np
 
 from jaxexp import _runtime
-from jaxexp._errors import ExportError, ExportTypeError, RunError, cause
+from jaxexp._errors import ExportTypeError, RunError, cause
 from jaxexp._kernel.artifact import scalars
 from jaxexp._kernel.artifact.words import dtype_and_shape, why_traced
 
-_OF_NUMPY = frozenset(
-    """bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128""".split()
-)
 _CPU = 1  # DLPack's number for host memory
 
 
@@ -106,17 +103,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
         return np.dtype(np.uint32)
     if name == "float0":
         return np.dtype(np.bool_)
-    if name in _OF_NUMPY:
-        return np.dtype(name)
-    try:
-        import ml_dtypes
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            f"arrays of dtype {name} need the package ml_dtypes, which is not installed: pip install ml_dtypes"
-        ) from cause(error)
-    if not hasattr(ml_dtypes, name):
-        raise ExportError(f"NumPy has no arrays of dtype {name}")
-    return np.dtype(getattr(ml_dtypes, name))
+    return scalars.numpy_dtype(name)
 
 
 class Argument:

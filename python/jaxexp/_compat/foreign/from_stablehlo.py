@@ -94,7 +94,7 @@ def parse(bytecode: bytes, context: Any) -> Any:
 
 def entry_of(module: Any, name: str | None) -> str:
     """The name of the function that a module is called by: the given one, `main`, or the only public one."""
-    functions = {_symbol(f): f for f in _functions(module)}
+    functions = {_symbol(f): f for f in mlir.functions(module)}
     public = [n for n, f in functions.items() if _text(f.attributes, "sym_visibility") in (None, "public")]
     if name is not None:
         if name not in functions:
@@ -116,7 +116,7 @@ def tidy(module: Any, entry: str) -> int:
     """
     ir = _jax.ir
     symbols = ir.SymbolTable(module.operation)
-    for function in _functions(module):
+    for function in mlir.functions(module):
         name = _symbol(function)
         function.attributes["sym_visibility"] = ir.StringAttr.get("public" if name == entry else "private")
     if entry != "main":
@@ -138,7 +138,7 @@ def tidy(module: Any, entry: str) -> int:
     for operation in mlir.iter_operations(module):
         if operation.name not in ("builtin.module", "func.func"):
             _drop(operation, {n for n in map(str, operation.attributes) if _is_remark(operation, n)})
-    for function in _functions(module):
+    for function in mlir.functions(module):
         _drop(function.operation, {*map(str, function.attributes)} - _OF_FUNCTIONS)
         _keep_of_values(function, is_main=_symbol(function) == "main")
     attributes = module.operation.attributes
@@ -188,10 +188,6 @@ def named(file: str | None) -> Generator[None]:
         raise UnsupportedError(f"{where}: {error}") from cause(error.__cause__ or error)
 
 
-def _functions(module: Any) -> list[Any]:
-    return [operation for operation in module.body.operations if isinstance(operation, _jax.func_op)]
-
-
 def _rename(symbols: Any, old: str, new: str) -> None:
     symbol = symbols[old]
     _jax.ir.SymbolTable.replace_all_symbol_uses(old, new, symbol.operation.parent)
@@ -207,7 +203,7 @@ def _check_calls(module: Any) -> None:
             for called in (operation.attributes.get("callee"), operation.attributes.get("decomposition"))
             if isinstance(called, _jax.ir.FlatSymbolRefAttr)
         }
-        for function in _functions(module)
+        for function in mlir.functions(module)
     }
     try:
         graphlib.TopologicalSorter(callees).prepare()

@@ -30,6 +30,7 @@ from jaxexp._errors import (
     cause,
 )
 from jaxexp._kernel.artifact.words import cut as shortened
+from jaxexp._kernel.io.files import private
 from jaxexp._kernel.io.lock import locked, worker_count
 
 from . import worker
@@ -297,7 +298,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         self._done: dict[tuple[str, str], list[Stretch]] = {}  # by name and identity of the input
         if path is None:
             return
-        with contextlib.suppress(FileExistsError), open(path, "xb", opener=_private):
+        with contextlib.suppress(FileExistsError), open(path, "xb", opener=private):
             pass
         with contextlib.ExitStack() as stack:
             self._file = stack.enter_context(locked(path))
@@ -378,10 +379,6 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
     def _wrong(self, where: str, expected: str, found: str) -> JournalError:
         found = f"{found}; name another file, or remove this one to begin again"
         return JournalError(where, expected, found, self.name)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def _text_of(identity: Any) -> str:

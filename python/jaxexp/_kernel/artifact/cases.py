@@ -17,6 +17,8 @@ from jaxexp import _native
 from jaxexp._errors import ExportError, ExportTypeError, WeightsError, cause
 from jaxexp._public import part_of, public
 
+from .scalars import numpy_dtype
+
 # --- random numbers that every release draws alike, bit for bit: docs/formats/cases.md defines them -------------------
 # They come from Philox4x32-10, whose counter is the number of a block, so that each number can be drawn by itself.
 
@@ -122,17 +124,7 @@ def storage(dtype: str) -> Held:
         return Held(np.dtype([(FLOAT0, "V")]))
     if dtype not in _KINDS:
         raise ExportError(f"cases have arrays of dtypes that artifacts have, not of {dtype}")
-    try:
-        return Held(np.dtype(dtype))
-    except TypeError:
-        pass
-    try:
-        import ml_dtypes
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            f"arrays of dtype {dtype} need the package ml_dtypes, which is not installed: pip install ml_dtypes"
-        ) from cause(error)
-    return Held(np.dtype(getattr(ml_dtypes, dtype)))
+    return Held(numpy_dtype(dtype))
 
 
 @public

@@ -1,4 +1,5 @@
-"""Python's numbers as arrays of the dtypes that they may have in a call; sizes, as callers give them."""
+"""NumPy's dtypes by name; Python's numbers as arrays of the dtypes that they may have in a call; sizes, as callers give
+them."""
 
 from __future__ import annotations
 
@@ -9,10 +10,26 @@ from typing import Any
 
 import numpy as np
 
-from jaxexp._errors import ExportTypeError, cause
+from jaxexp._errors import ExportError, ExportTypeError, cause
 
 # Python's numbers, by the kinds of NumPy's dtypes that they become.
 KINDS = {bool: "b", int: "iufcV", float: "fcV", complex: "c"}  # "V": those of ml_dtypes
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The dtype of this name, of NumPy or of `ml_dtypes`."""
+    with contextlib.suppress(TypeError):
+        if (dtype := np.dtype(name)).isbuiltin == 1:  # otherwise a package has added it
+            return dtype
+    try:
+        import ml_dtypes
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"arrays of dtype {name} need the package ml_dtypes, which is not installed: pip install ml_dtypes"
+        ) from cause(error)
+    if not hasattr(ml_dtypes, name):
+        raise ExportError(f"NumPy has no arrays of dtype {name}")
+    return np.dtype(getattr(ml_dtypes, name))
 
 
 def array_of(number: Any, dtype: np.dtype[Any], name: str) -> np.ndarray | None:

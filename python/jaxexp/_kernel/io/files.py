@@ -243,7 +243,7 @@ def replacing(
         raise OSError(errno.EINVAL, "not a regular file, so it is not replaced", os.fsdecode(path))
     temporary, process = temporary_in(os.path.dirname(final)), os.getpid()
     try:
-        opener = None if replaced is None else _private
+        opener = None if replaced is None else private
         with contextlib.closing(io.BufferedRandom(Written(temporary, "x+", shown, opener))) as file:
             if replaced is not None:
                 os.chmod(temporary, replaced.st_mode & 0o777)
@@ -283,7 +283,8 @@ def remove(path: str) -> None:
             raise
 
 
-def _private(path: str, flags: int) -> int:
+def private(path: str, flags: int) -> int:
+    """An opener of files that nobody else may read."""
     return os.open(path, flags, 0o600)
 
 

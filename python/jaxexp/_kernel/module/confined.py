@@ -95,7 +95,7 @@ def _divide_by_no_zero(operation: Any) -> None:
     """JAX computes what is constant when sizes are known, also in functions that a symbolic one calls. The processor's
     division ends the process where XLA has a number for it.
     """
-    if not isinstance(_type_of(operation.result).element_type, _jax.ir.IntegerType):
+    if not isinstance(mlir.type_of(operation.result).element_type, _jax.ir.IntegerType):
         return
     hlo, (number, divisor) = _jax.hlo, operation.operands
     with operation.location, _jax.ir.InsertionPoint(operation):
@@ -107,20 +107,20 @@ def _divide_by_no_zero(operation: Any) -> None:
 
 def _full(like: Any, number: int, element: Any = None) -> Any:
     """An array of one integer, of the shape of a value; by default of its element type."""
-    element = _type_of(like).element_type if element is None else element
+    element = mlir.type_of(like).element_type if element is None else element
     scalar = _jax.ir.RankedTensorType.get([], element)
     splat = _jax.ir.DenseElementsAttr.get_splat(scalar, _jax.ir.IntegerAttr.get(element, number))
     return _broadcast(_jax.hlo.constant(splat), like, [])
 
 
 def _zeros(value: Any) -> Any:
-    return _jax.hlo.convert(_type_of(value), _full(value, 0, _jax.ir.IntegerType.get_signless(1)))
+    return _jax.hlo.convert(mlir.type_of(value), _full(value, 0, _jax.ir.IntegerType.get_signless(1)))
 
 
 def _broadcast(value: Any, like: Any, dimensions: Sequence[int]) -> Any:
     """A value in the shape of another one, whose sizes may be open; its dimensions are these."""
-    hlo, ir, type_ = _jax.hlo, _jax.ir, _type_of(like)
-    made = ir.RankedTensorType.get(type_.shape, _type_of(value).element_type)
+    hlo, ir, type_ = _jax.hlo, _jax.ir, mlir.type_of(like)
+    made = ir.RankedTensorType.get(type_.shape, mlir.type_of(value).element_type)
     if type_.has_static_shape:
         return hlo.broadcast_in_dim(made, value, dimensions)
     one = ir.RankedTensorType.get([1], ir.IntegerType.get_signless(32))
@@ -131,7 +131,7 @@ def _broadcast(value: Any, like: Any, dimensions: Sequence[int]) -> Any:
 def _where_computed(value: Any, info: Any) -> Any:
     """A result of a batch, and zeros for the elements of which `info` says that they were not computed."""
     is_computed = _equal(info, _jax.hlo.subtract(info, info))
-    chosen = _broadcast(is_computed, value, list(range(_type_of(info).rank)))
+    chosen = _broadcast(is_computed, value, list(range(mlir.type_of(info).rank)))
     return _jax.hlo.select(chosen, value, _zeros(value))
 
 
@@ -160,7 +160,7 @@ class _Places(NamedTuple):
     padding: Sequence[int] | None
 
     def is_open(self) -> bool:
-        return self.padding is None or _type_of(self.array).is_dynamic_dim(self.axis)
+        return self.padding is None or mlir.type_of(self.array).is_dynamic_dim(self.axis)
 
     def total(self) -> int:
         """How many there are, if that is known, with the padding or without it."""
@@ -171,7 +171,7 @@ class _Places(NamedTuple):
         return self._dilated() + min(0, self.padding[0] if self.padding else 0)
 
     def _dilated(self) -> int:
-        size = _type_of(self.array).get_dim_size(self.axis)
+        size = mlir.type_of(self.array).get_dim_size(self.axis)
         return (size - 1) * self.dilation + 1 if size else 0
 
 
@@ -198,7 +198,7 @@ def _take_away_first(operation: Any) -> None:
     if all(low >= 0 for low, _ in pairs):
         return
     ir, hlo, array = _jax.ir, _jax.hlo, operation.operands[0]
-    type_ = _type_of(array)
+    type_ = mlir.type_of(array)
     sizes, front, between = list(type_.shape), [0] * type_.rank, [0] * type_.rank
     dilations = _dilations(operation, "lhs_dilation", len(pairs))
     axes = hlo.ConvDimensionNumbers(operation.attributes["dimension_numbers"]).input_spatial_dimensions
@@ -259,7 +259,7 @@ def _padding(operation: Any, number: int, places: _Places) -> list[Any]:
     hlo = _jax.hlo
     if places.padding is not None:
         return [_wide_constant(size) for size in places.padding]
-    scalar = _jax.ir.RankedTensorType.get([], _type_of(operation.operands[2]).element_type)
+    scalar = _jax.ir.RankedTensorType.get([], mlir.type_of(operation.operands[2]).element_type)
     pair = [hlo.slice(operation.operands[2], [number, side], [number + 1, side + 1], [1, 1]) for side in range(2)]
     return [_wide(hlo.reshape(scalar, size)) for size in pair]
 
@@ -283,10 +283,6 @@ def _dilations(operation: Any, name: str, count: int) -> list[int]:
 def _array(operation: Any, name: str) -> list[int]:
     attributes = operation.attributes
     return list(_jax.ir.DenseI64ArrayAttr(attributes[name])) if name in attributes else []
-
-
-def _type_of(value: Any) -> Any:
-    return _jax.ir.RankedTensorType(value.type)
 
 
 def _wide(value: Any) -> Any:

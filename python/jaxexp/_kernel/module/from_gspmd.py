@@ -53,7 +53,7 @@ def _to_shardy(module: Any, nr_devices: int) -> None:
         return
     tilings = {text: _tiling(text, nr_devices) for text in _texts(module)}
     mesh = _Mesh(module, tilings, nr_devices)
-    for function in _functions(module):
+    for function in mlir.functions(module):
         _change_attributes(function, mesh)
     for body in _shard_map_bodies(mlir.custom_calls(module)):
         _make_manual(body, mesh)
@@ -120,15 +120,11 @@ class _Mesh:
 
 def _texts(module: Any) -> set[str]:
     found = {_text(operation.attributes) for operation in mlir.iter_operations(module) if _NAME in operation.attributes}
-    for attributes in (function.attributes for function in _functions(module)):
+    for attributes in (function.attributes for function in mlir.functions(module)):
         for name in ("arg_attrs", "res_attrs"):
             if name in attributes:
                 found |= {_text(d) for d in map(_jax.ir.DictAttr, attributes[name]) if _NAME in d}
     return found - {_MANUAL}
-
-
-def _functions(module: Any) -> list[Any]:
-    return [operation for operation in module.body.operations if isinstance(operation, _jax.func_op)]
 
 
 def _text(attributes: Any) -> str:
@@ -184,7 +180,7 @@ def _rank(value: Any) -> int:
 
 def _drop(module: Any) -> None:
     """Removes all shardings from a module for one device. There, the parts of arrays are whole arrays."""
-    for function in _functions(module):
+    for function in mlir.functions(module):
         _change_attributes(function, None)
     for operation in list(mlir.iter_operations(module)):
         if _NAME not in operation.attributes:

@@ -217,6 +217,15 @@ def why_not_refined(error: Exception) -> str | None:
     return first_line.rpartition(" error: ")[2]
 
 
+def functions(module: Any) -> list[Any]:
+    return [operation for operation in module.body.operations if isinstance(operation, _jax.func_op)]
+
+
+def type_of(value: Any) -> Any:
+    """The type of a value that is an array."""
+    return _jax.ir.RankedTensorType(value.type)
+
+
 def iter_operations(module: Any, *, innermost_first: bool = False) -> Iterator[Any]:
     """Every operation of a module: before the operations inside it, or after them."""
     found: list[Any] = []

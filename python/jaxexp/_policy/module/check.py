@@ -537,7 +537,7 @@ def why_sizes_are_wrong(operation: Any, symbols: Any, *, has_branches: bool) -> 
     name = operation.name
     if name not in COLLECTIVES:
         return None
-    if has_branches and not all(_type_of(value).has_static_shape for value in operation.operands):
+    if has_branches and not all(mlir.type_of(value).has_static_shape for value in operation.operands):
         # What runs has a channel for each collective operation. Of one with open sizes, there may be several.
         return f"branches and {name} of open sizes, where devices may meet with arrays of other sizes"
     if name in RESIZING:
@@ -556,9 +556,9 @@ def _has_size_of_groups(operation: Any, operand: Any, result: Any, axis: int, sy
     """Whether the larger one of two arrays has the parts of all devices in a group, or has once its size is known."""
     part, whole = (operand, result) if operation.name == "stablehlo.all_gather" else (result, operand)
     members = _members(operation.attributes["replica_groups"], symbols)
-    if any(_type_of(array).is_dynamic_dim(axis) for array in (part, whole)):  # it is computed from the groups
-        return members is not None and _type_of(result).is_dynamic_dim(axis)
-    sizes = _type_of(part).get_dim_size(axis), _type_of(whole).get_dim_size(axis)
+    if any(mlir.type_of(array).is_dynamic_dim(axis) for array in (part, whole)):  # it is computed from the groups
+        return members is not None and mlir.type_of(result).is_dynamic_dim(axis)
+    sizes = mlir.type_of(part).get_dim_size(axis), mlir.type_of(whole).get_dim_size(axis)
     return sizes[0] == sizes[1] or (members is not None and sizes[0] * members == sizes[1])
 
 
@@ -586,7 +586,3 @@ def _axis_sizes(attributes: Any) -> dict[str, int]:
     except (KeyError, ValueError):  # it is no mesh, or not in this form
         return {}
     return dict(mesh) if mesh == again else {}
-
-
-def _type_of(value: Any) -> Any:
-    return _jax.ir.RankedTensorType(value.type)
