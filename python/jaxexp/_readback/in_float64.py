@@ -256,8 +256,10 @@ class _Evaluation:
         name = equation.primitive.name
         if name in _EXACT or all(dtype is None for dtype in dtypes):
             return results
-        if name == "convert_element_type" and _is_exact(equation):
-            return results
+        if name == "convert_element_type":
+            before, after = equation.invars[0].aval.dtype, equation.outvars[0].aval.dtype
+            if jnp.promote_types(before, after) == after and before.kind == after.kind:  # each number is one of `after`
+                return results
         moved = [self._moved(x, dtype, name in _BY_PARTS) for x, dtype in zip(results, dtypes, strict=True)]
         (x, *_), (dtype, *_) = results, dtypes
         if terms := _terms(name, params, operands):
@@ -435,9 +437,3 @@ def _of_magnitudes(primitive: Any, params: dict[str, Any], operands: Sequence[An
 def _fits(x: Any, dtype: Any) -> Any:
     """Whether numbers need no rounding."""
     return lax.convert_element_type(lax.convert_element_type(x, dtype), x.dtype) == x
-
-
-def _is_exact(equation: Any) -> bool:
-    """Whether each number of one dtype is one of the other."""
-    before, after = equation.invars[0].aval.dtype, equation.outvars[0].aval.dtype
-    return bool(jnp.promote_types(before, after) == after) and before.kind == after.kind

@@ -463,7 +463,7 @@ class ModuleReader:
             if isinstance(made, Block):
                 self._insert(made, inputs[: len(made.parameters)], outputs, steps)
             else:
-                many = made if isinstance(made, Many) else Many(_single(made))
+                many = made if isinstance(made, Many) else Many(lambda *xs, one=made: (one(*xs),))
                 step = Step(name, many.run, inputs + many.captures, outputs, operation.results, operation.said)
                 steps.append(step)
                 if key is not None and not operation.looked_around:
@@ -531,10 +531,6 @@ class ModuleReader:
             outputs = tuple(outer for _, outer in aliases)
             types = tuple(self.types[number] for number in outputs)
             steps.append(Step(ALIAS, lambda *values: values, inputs, outputs, types, {}))
-
-
-def _single(function: Callable[..., Any]) -> Callable[..., Sequence[Any]]:
-    return lambda *arguments: (function(*arguments),)
 
 
 def _check_attributes(operation: Any, known: re.Pattern[str]) -> None:

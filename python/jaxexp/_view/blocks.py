@@ -275,10 +275,8 @@ class _Folding:
 
     def _cut(self, nodes: list[_DrawnNode], low: int, high: int, is_last: bool) -> int:
         """The first or last place where the fewest values go on from one node to the next."""
-        return min(range(low, high + 1), key=lambda i: (self._going(nodes, i), -i if is_last else i))
-
-    def _going(self, nodes: list[_DrawnNode], i: int) -> int:
-        return self.crossing[nodes[i].first if i < len(nodes) else nodes[-1].last + 1]
+        at = [*(node.first for node in nodes), nodes[-1].last + 1]
+        return min(range(low, high + 1), key=lambda i: (self.crossing[at[i]], -i if is_last else i))
 
     # --- as plain data ------------------------------------------------------------------------------------------------
 
@@ -311,7 +309,8 @@ class _Folding:
         where = dotted(inner)
         if node.is_scope and where.endswith("]") and re.findall(r"\d+", name)[-1:] == re.findall(r"\d+", where)[-1:]:
             return name  # layer0, for what uses layers[0]
-        return name if _same(where, name) else " · ".join(filter(None, (where, name)))
+        plain, also = (re.sub(r"\W|_", "", text).lower() for text in (where, name))
+        return name if plain == also else " · ".join(filter(None, (where, name)))
 
     def _parts(self, nodes: list[_DrawnNode]) -> list[_DrawnNode]:
         """Too many nodes in parts. If they repeat each other, each part has whole repeats, else it ends where few
@@ -411,10 +410,6 @@ def _shared_prefix(names: Iterable[str]) -> str:
     classes = {name for name in names if "." in name}
     modules = common(tuple(name.split(".")[:-1]) for name in classes) if len(classes) > 1 else None
     return "".join(f"{module}." for module in modules or ())
-
-
-def _same(where: str, name: str) -> bool:
-    return re.sub(r"\W|_", "", where).lower() == re.sub(r"\W|_", "", name).lower()
 
 
 # --- the paths of weights: where they are in the trees that a function takes

@@ -69,7 +69,8 @@ class _Judge:
         names = "module_bytes", "arguments", "results", "nr_devices", "platforms", "runs_anywhere"
         self.limits.declared(self.where, *(said[name] for name in names))
         if self.limits.refuses_unregistered_nodes:
-            self.limits.unregistered_nodes(self._custom_nodes(), self.where)
+            nodes = [node for tree in self.program.trees(self.order) for node in tree if is_custom(node)]
+            self.limits.unregistered_nodes({class_name(name, data) for _, _, name, data in nodes}, self.where)
         for effect in said["effects"]:
             self.limits.effect(effect.removeprefix("<class '").removesuffix("'>"), self.where)
         found = self.program.inventory(self.order)
@@ -94,10 +95,6 @@ class _Judge:
 
     def _refuse_unless_allowed(self, what: str, *names: str) -> None:
         self.limits.operation(f"has {what}", self.where, *names)
-
-    def _custom_nodes(self) -> set[str]:
-        nodes = [node for tree in self.program.trees(self.order) for node in tree if is_custom(node)]
-        return {class_name(name, data) for _, _, name, data in nodes}
 
     def _operations(self, found: dict[str, Any]) -> None:
         self.limits.at_most("max_operations", sum(found["operations"].values()) - 1, "operations", self.where)

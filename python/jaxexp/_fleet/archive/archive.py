@@ -431,8 +431,10 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         """
         # Not `fnmatch.filter`, which takes backslashes for slashes on Windows.
         matches = re.compile(fnmatch.translate(pattern := os.fspath(pattern))).match
-        beginning = _literal_beginning(pattern)
-        names: Iterable[str] = self._opened.names_in(beginning) if self._names is None else self._names
+        beginning = re.split(r"[*?[]", pattern, maxsplit=1)[0]  # of all names that match
+        names: Iterable[str] = self._names or ()
+        if self._names is None:
+            names = self._opened.names_in(beginning if is_text(beginning) else "")
         return Archive(self._opened, tuple(filter(matches, names)))
 
     @overload
@@ -584,12 +586,6 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
     def _listed(self) -> Any:
         self._opened.source.check_open()
         return self._opened.names if self._names is None else self._names
-
-
-def _literal_beginning(pattern: str) -> str:
-    """What all names begin with that match; empty where it cannot be the beginning of a name."""
-    beginning = re.split(r"[*?[]", pattern, maxsplit=1)[0]
-    return beginning if is_text(beginning) else ""
 
 
 def matching(archive: Archive, pattern: str) -> Archive:

@@ -180,20 +180,16 @@ def inputs(
     for place in given:
         if isinstance(place, Unusable):
             yield place
-        elif place.archive is None:
-            yield _file_input(place)
+        elif place.archive is None:  # one unit
+            path = place.name if is_url(place.name) else os.path.abspath(place.name)
+            size, identity = _identity(path) if place.size is None else (place.size, [place.size, place.version])
+            where = FILE, path, place.inside
+            yield Input(place.name, identity, where, range(1), lambda *_, size=size: [size], place)
         else:
             try:
                 yield from of_archive(place, *parts_of(place.archive))
             except (DeserializationError, OSError) as error:
                 yield Unusable(place.name, error, place)
-
-
-def _file_input(place: Place) -> Input:
-    """A file as an input: one unit."""
-    path = place.name if is_url(place.name) else os.path.abspath(place.name)
-    size, identity = _identity(path) if place.size is None else (place.size, [place.size, place.version])
-    return Input(place.name, identity, (FILE, path, place.inside), range(1), lambda start, stop: [size], place)
 
 
 def _identity(path: str) -> tuple[int, list[Any]]:
@@ -673,25 +669,23 @@ class VerifiedPlace:
 
 def verified(given: Iterable[Place | Unusable], means: Means, policy: Policy | None) -> Iterator[VerifiedPlace]:
     """Verifies files and archives, and yields each result as it arrives."""
+
+    def decoded(part: Part, found: Any) -> Any:
+        return units_of(part, found, Verified.of) if part.input.place[0] == FILE else verification.decoded(part, found)
+
+    def is_current(part: Part, found: Any) -> bool:  # of an archive, its identity says so
+        return part.input.place[0] != FILE or are_current(part, found)
+
     task = dataclasses.replace(
         verification.task(means, policy),
         home="_fleet.passes.many:verify_in_worker",
-        decoded=_decoded,
-        is_current=_is_current,
+        decoded=decoded,
+        is_current=is_current,
     )
     parts = inputs(given, lambda place, opened, names: Verification(opened, names, place).inputs())
     for finding in findings(task, parts, means):
         about: Any = finding.input.about
         yield _in_archive(finding, about) if isinstance(about, Verification) else _in_file(finding, about)
-
-
-def _decoded(part: Part, result: Any) -> Any:
-    return units_of(part, result, Verified.of) if part.input.place[0] == FILE else verification.decoded(part, result)
-
-
-def _is_current(part: Part, found: Any) -> bool:
-    """Whether a result in a journal still holds: of an archive, its identity says so."""
-    return part.input.place[0] != FILE or are_current(part, found)
 
 
 def _in_file(finding: Finding, place: Place) -> VerifiedPlace:
@@ -736,14 +730,16 @@ def _read_file(path: str, known: Any, policy: Policy | None) -> dict[str, Any]:
     """The result for a file, as far as it could be read, the files beside it, and an error. `known` is what
     `_native.verify_files` says.
     """
-    source, said = Source(path, path), dict[str, Any](files=())
+    source, said, is_here = Source(path, path), dict[str, Any](files=()), not is_url(path)
     opened = source.opened(None if policy is None else policy.check_size)
     try:
-        with source.named() if is_url(path) else files.named_in_errors(path):
+        with files.named_in_errors(path) if is_here else source.named():
             if known is not None and known[-1] is None:
                 found, has_files = _read_before(path, *known)
             else:
-                found, has_files = _other(path, policy) or _read(opened), True
+                if is_here and policy is not None:
+                    policy.check_size(os.path.getsize(path))
+                found, has_files = (is_here and verify.checked_other_file(path)) or _read(opened), True
             said["found"] = found
             if has_files and not found.what:
                 said["files"] = stamped(path, opened.names())  # first, because a file may be replaced while it is read
@@ -767,15 +763,6 @@ def _read_before(
             (end,) = struct.unpack("<12xI", file.read(16))  # the end of the artifact, as it says itself
         behind = max(0, size - end)
     return Verified(size, has_digests, behind, absolute_paths=absolute_paths), has_files
-
-
-def _other(path: str, policy: Policy | None) -> Verified | None:
-    """The result for another file of jaxexp; None for anything else."""
-    if is_url(path):
-        return None
-    if policy is not None:
-        policy.check_size(os.path.getsize(path))
-    return verify.checked_other_file(path)
 
 
 def _read(opened: Opened) -> Verified:

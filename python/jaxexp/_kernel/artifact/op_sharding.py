@@ -39,7 +39,10 @@ def _read(proto: bytes, is_part: bool) -> tuple[dict[int, list[int]], list[bytes
         if not isinstance(value, bytes):
             found.append(value)
         elif field in _OF_NUMBERS:
-            found.extend(_packed(value))
+            at = 0
+            while at < len(value):
+                number, at = _number(value, at)
+                found.append(number)
         elif field == _TUPLE:
             if is_part:
                 raise ValueError("a tuple in a tuple")
@@ -109,13 +112,6 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
             at += value
         else:
             raise ValueError("a field of another type")
-
-
-def _packed(data: bytes) -> Iterator[int]:
-    at = 0
-    while at < len(data):
-        value, at = _number(data, at)
-        yield value
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:
