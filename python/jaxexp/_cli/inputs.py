@@ -117,7 +117,6 @@ def no_member(path: str, pattern: str, names: Sequence[str]) -> click.ClickExcep
 
 
 def opened(path: str) -> Archive:
-    """An archive, for reading."""
     from jaxexp._fleet.archive.archive import Archive
 
     return Archive.open(path)

@@ -201,7 +201,6 @@ def _by_jax_export(found: Compatibility) -> str:
 
 
 def to_json(found: Compatibility) -> dict[str, Any]:
-    """The fields as JSON types."""
     until = found.promised_until
     return {**dataclasses.asdict(found), "promised_until": None if until is None else until.isoformat()}
 

@@ -144,7 +144,6 @@ def _aval(aval: Any) -> tuple[tuple[str, ...], Any, Any]:
 
 
 def _check_results(old: Exported, migrated: Exported, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Runs both functions and compares their results."""
     before, after = (_jax_leaves(exported.call(*args, **kwargs)) for exported in (old, migrated))
     for i, (expected, found) in enumerate(zip(before, after, strict=True)):
         if differing(np.asarray(expected), np.asarray(found)).any():

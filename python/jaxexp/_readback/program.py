@@ -356,7 +356,6 @@ def _traced(block: Block, avals: Sequence[Any]) -> tuple[Any, dict[Callable[...,
 
 
 def _needed(results: Sequence[Any], equations: Sequence[Any], maker: Mapping[Any, int]) -> set[int]:
-    """The equations that some results need."""
     found: set[int] = set()
     pending = list(results)
     while pending:

@@ -340,7 +340,6 @@ class ModuleReader:
                 raise RefusedError(name, "at the top of the module")
 
     def main(self) -> Block:
-        """The main function."""
         known = () if self._platform_index is None else ((0, self._platform_index),)
         block = self._function("main", known).block
         size = self._written_out

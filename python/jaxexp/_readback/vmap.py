@@ -80,7 +80,6 @@ class Element:
     results: tuple[int, ...]
 
     def bind(self, *arguments: Any) -> list[Any]:
-        """One call."""
         if self.wrt is None:
             return call(arguments, self.exported, self.results)
         return pushforward_p.bind(*arguments, exported=self.exported, wrt=self.wrt, results=self.results)

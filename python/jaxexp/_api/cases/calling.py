@@ -74,7 +74,6 @@ class Chain:
         return self._programs[order]
 
     def has(self, order: int) -> bool:
-        """Whether there is a VJP of this order."""
         try:
             self.program(order)
         except ExportError:

@@ -331,7 +331,6 @@ def _place(location: Any) -> str | None:
 
 
 def name_of(module: Any) -> str | None:
-    """The name of a module, if it has one."""
     return _text(module.operation.attributes, "sym_name")
 
 
@@ -531,9 +530,9 @@ def of_arguments(
     """The tree of the arguments: what a call passes, with indices in the place of arrays; if both are None, the names
     that the module has for them decide.
     """
-    if args is None and kwargs is None:
-        return Arrangement(jax.tree_util.tree_structure((_named_arguments(names), {})), tuple(range(len(names))))
-    found = _given(((*(args or ()),), dict(kwargs or {})), len(names), "args and kwargs", "argument")
+    is_named = args is None and kwargs is None
+    tree = (_named_arguments(names), {}) if is_named else ((*(args or ()),), dict(kwargs or {}))
+    found = _given(tree, len(names), "args and kwargs", "argument")
     if missing := sorted({*range(len(names))} - {*found.order}):
         raise ExportError(f"args and kwargs have to name each argument of the module; {listed(missing)} is missing")
     return found
@@ -541,9 +540,7 @@ def of_arguments(
 
 def of_results(names: Sequence[str | None], results: Any) -> Arrangement:
     """The tree of the results. `results` may leave some of them out."""
-    if results is None:
-        return Arrangement(jax.tree_util.tree_structure(_named_results(names)), tuple(range(len(names))))
-    return _given(results, len(names), "results", "result")
+    return _given(_named_results(names) if results is None else results, len(names), "results", "result")
 
 
 def _given(tree: Any, count: int, option: str, what: str) -> Arrangement:

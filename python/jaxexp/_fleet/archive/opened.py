@@ -106,11 +106,7 @@ class OpenArchive:
             self.index.check()
 
     def find(self, name: object) -> int | None:
-        if not isinstance(name, str):
-            return None
-        try:
-            name.encode()
-        except UnicodeEncodeError:
+        if not (isinstance(name, str) and is_text(name)):
             return None
         with self.placed():
             return self.index.find(name)

@@ -116,7 +116,6 @@ def to_store(artifact: _native.Artifact) -> _native.MemberSummary:
 
 
 def of_member(member: _native.Member) -> Summary:
-    """The summary of a member in an index."""
     return _of_stored(member.summary, tuple(size for _, size, _ in member.modules))
 
 

@@ -120,18 +120,14 @@ def loaded(found: Opened, trust: Trust, executables: str | os.PathLike[str] | No
         return exported
 
 
-def cases_in(
-    source: Source, buffer: Any = None, policy: Policy | None = None, check: Check | None = None
-) -> tuple[Case, ...]:
-    """The cases in an artifact. `buffer` are its bytes, if they cannot be read again; `check` raises an error if a file
-    beside it is not to be used.
-    """
+def cases_in(source: Source, buffer: Any, policy: Policy | None = None, check: Check | None = None) -> tuple[Case, ...]:
+    """The cases in an artifact of these bytes. `check` raises an error if a file beside it is not to be used."""
     from jaxexp._api.cases.files import reader_of
     from jaxexp._kernel.artifact.cases import Cases
     from jaxexp._weights.files.reading import Opening
 
     with source.named():
-        found = source.opened() if buffer is None else Opened(source, buffer)
+        found = Opened(source, buffer)
         if policy is not None:
             from jaxexp._policy.limits.limits import Limits
 

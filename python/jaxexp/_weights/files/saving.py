@@ -314,7 +314,6 @@ def _are_one(name: str, other: str) -> bool:
 
 
 def _shards(index: str) -> list[str]:
-    """The files of an index."""
     try:
         names = dict.fromkeys(reading.read_index(index).values())
         for name in names:
