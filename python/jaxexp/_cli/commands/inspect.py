@@ -14,9 +14,11 @@ from jaxexp._cli.options import option
 from jaxexp._cli.page import Column, Page, print_json
 from jaxexp._errors import ExportError
 from jaxexp._fleet.places.inspect import inspected as read
-from jaxexp._fleet.places.verify import executables_in, is_file_of_executables, tensors_in
+from jaxexp._fleet.places.verify import executables_in, tensors_in
 from jaxexp._kernel.artifact.inspection import Inspection, facts_of, in_tree_of, notes_of, type_of
 from jaxexp._kernel.artifact.words import counted
+from jaxexp._kernel.io.files import kind_at
+from jaxexp._kernel.io.other_files import CODE
 
 if TYPE_CHECKING:
     from jaxexp._fleet.places.verify import Executable
@@ -90,7 +92,7 @@ def command(
                 elif inspected:
                     _show_several(page, inspected, folders, digests)
                 fail(*((name, one) for name, one in found if isinstance(one, Exception)))
-            elif is_file_of_executables(text):
+            elif kind_at(text) == CODE:
                 add(_executables_to_dict, _show_executables, text, executables_in(text, check=check))
             elif (held := tensors_in(text)) is not None:
                 add(_tensors_to_dict, _show_tensors, text, held)

@@ -12,7 +12,7 @@ from jaxexp._errors import WeightsError
 from jaxexp._kernel.artifact import texts
 from jaxexp._kernel.artifact.chain import check_modules
 from jaxexp._kernel.artifact.words import counted
-from jaxexp._kernel.io.files import file_bytes, regular
+from jaxexp._kernel.io.files import beginning, file_bytes, regular
 from jaxexp._kernel.io.other_files import EXECUTABLES, is_tensors
 from jaxexp._public import public
 
@@ -69,7 +69,11 @@ def checked_other_file(path: str, content: Any = None, check: Check | None = Non
         content: its bytes, if they were read and compared with a signature.
         check: compares the bytes of a safetensors file, as `Opening.check`.
     """
-    head = _head(path) if content is None else bytes(memoryview(content)[:_HEAD])
+    if content is None:
+        with regular(path) as opened:
+            head = opened.read(_HEAD)
+    else:
+        head = bytes(memoryview(content)[:_HEAD])
     if head.startswith(EXECUTABLES):
         from jaxexp._executables.file import ExecutablesFile
 
@@ -95,30 +99,13 @@ def _size(path: str, content: Any) -> int:
     return os.path.getsize(path) if content is None else len(content)
 
 
-def _head(path: str) -> bytes:
-    with regular(path) as file:
-        return file.read(_HEAD)
-
-
 def tensors_in(path: str) -> TensorFiles | None:
     """The tensors of a safetensors file, or of several by their index; None for anything else."""
     from jaxexp._weights.files import places, reading
 
-    if not path.endswith(places.INDEX_SUFFIX):
-        try:
-            if not is_tensors(_head(path)):
-                return None
-        except OSError:  # another place, or what reads it says what is wrong
-            return None
+    if not path.endswith(places.INDEX_SUFFIX) and not is_tensors(beginning(path, _HEAD)):
+        return None
     return reading.open_tensors(path, "in pieces")
-
-
-def is_file_of_executables(path: str) -> bool:
-    """Whether a path leads to a file of executables, by its first bytes."""
-    try:
-        return _head(path).startswith(EXECUTABLES)
-    except OSError:
-        return False
 
 
 def check_executables(path: str, check_file: Check | None = None) -> None:
