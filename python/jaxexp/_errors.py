@@ -203,7 +203,9 @@ class WeightsError(DeserializationError):
 
     @property
     def _failed(self) -> str:  # type: ignore[override]
-        is_of_cases = (self.file or "").endswith(SUFFIX_OF_CASES)
+        if self.file is None:
+            return "the weights do not fit"
+        is_of_cases = self.file.endswith(SUFFIX_OF_CASES)
         return "cannot read the arrays of the cases" if is_of_cases else "cannot read the weights"
 
     def _where(self) -> str:

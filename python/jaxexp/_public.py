@@ -36,6 +36,11 @@ def part_of(owner: type, part: Any) -> None:
     setattr(owner, part.__name__, part)
 
 
+def no_attribute(owner: object, name: str, advice: str) -> AttributeError:
+    said = f"{type(owner).__name__!r} object has no attribute {name!r}{'' if name.startswith('_') else advice}"
+    return AttributeError(said, name=name, obj=owner)
+
+
 def public_names(names: Iterable[str]) -> list[str]:
     """The names that tab completion shows. It hides names that begin with one underscore, but they still exist."""
     return sorted(name for name in names if not name.startswith("_") or name.startswith("__"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import io
 import os
 import pickle
@@ -80,6 +81,21 @@ def defined_twice() -> Any:
     return jaxexp.export(jax.jit(lambda pair: pair.a))(first(X, X)).call(second(X, X))
 
 
+def at_its_end(path: str) -> Any:
+    file = io.BytesIO(Path(path).read_bytes())
+    assert file.read()
+    return file
+
+
+def renamed(f: Any) -> Any:
+    """Named by a number, which `jax.export` accepts, too."""
+    return dataclasses.replace(f, fun_name=3)
+
+
+def program_of(path: str) -> Any:
+    return jaxexp.deserialize(Path(path).read_bytes())
+
+
 def removing(name: str) -> None:
     with jaxexp.Archive.append("fleet.zip") as archive:
         archive.remove(name)
@@ -115,7 +131,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
         content[content.find(part) + len(part) // 2] ^= 4
         (place / damaged).write_bytes(content)
     with_vjp = jaxexp.deserialize(f.serialize(vjp_order=1))
-    return SimpleNamespace(place=place, f=f, bound=bound, two=two, with_vjp=with_vjp, module=f.mlir_module_serialized)
+    module = f.mlir_module_serialized
+    imported = jaxexp.from_stablehlo(module)
+    two_arrays = jaxexp.export(jax.jit(lambda w, x: w * x))(X, X)
+    return SimpleNamespace(
+        place=place, f=f, bound=bound, two=two, with_vjp=with_vjp, module=module, imported=imported,
+        two_arrays=two_arrays,
+    )  # fmt: skip
 
 
 def loaded_now(made: SimpleNamespace) -> SimpleNamespace:
@@ -292,6 +314,51 @@ MISTAKES: list[tuple[str, Mistake, type[BaseException], str]] = [
     ("in the VJP's module", lambda m: m.damaged_vjp.vjp().mlir_module(), DeserializationError, "'damaged_vjp.jaxexp'"),
     ("when it is added", lambda m: adding_file("damaged.jaxexp"), DeserializationError, "'damaged.jaxexp'"),
     ("when it is recorded", lambda m: jaxexp.record("heavy.jaxexp", [(X,)]), WeightsError, "tensor 'w'"),
+    ("the names of others", lambda m: jaxexp.load("f.jaxexp").with_weights({}), ExportError, "its arrays are in its"),
+    # VJPs
+    ("of a module", lambda m: m.imported.vjp(), ExportError, "from_stablehlo made it without. Pass differentiable="),
+    ("its gradient", lambda m: jax.grad(lambda x: m.imported.call(x).sum())(X), ExportError, "differentiable=True"),
+    ("in forward mode", lambda m: jax.jvp(m.imported.call, (X,), (X,)), TypeError, "Pass differentiable=True there"),
+    ("saved", lambda m: m.imported.save("new", vjp_order=1), ExportError, "Pass differentiable=True there"),
+    ("compiled", lambda m: m.imported.precompile((X,), into="new.exe", vjp_order=1), ExportError, "differentiable="),
+    ("copied", lambda m: pickle.loads(pickle.dumps(m.imported)).vjp(), ExportError, "Pass differentiable=True there"),
+    ("with weights", lambda m: m.bound.vjp().call(X), ExportError,
+     "A VJP takes the arrays of all arguments one by one, those of weights first, and then a cotangent for each"),
+    # weights
+    ("after deserialize", lambda m: program_of("bound.jaxexp").with_weights("bound.safetensors"), ExportError,
+     "no weights yet: its first argument is a dict of arrays by name. bind makes it its weights"),
+    ("of a program", lambda m: m.bound.unbound.weights_into({"w": X}), ExportError, "bind makes it its weights"),
+    ("named in save", lambda m: m.bound.unbound.save("new", weights="w.safetensors"), TypeError, "bind makes it its"),
+    ("not passed", lambda m: m.bound.unbound.call(X), ExportError, "such as weights: jaxexp.load(path) finds those"),
+    ("None", lambda m: m.bound.with_weights(None), WeightsError, "the weights do not fit: tensor 'w': expected an "
+     "array of this name, found no such name among 0. Given was None; weights are arrays in a dict by name"),
+    ("in a list", lambda m: m.bound.with_weights([X]), WeightsError, "Given was one list; weights are arrays in a"),
+    ("an array", lambda m: m.bound.unbound.bind(X), WeightsError, "Given was an array; weights are arrays in a dict"),
+    ("numbers in a list", lambda m: m.bound.with_weights({"w": [1.0]}), WeightsError, "Given was one list under 'w'; "),
+    ("None for one", lambda m: m.bound.with_weights({"w": None}), WeightsError, "Given was None under 'w'; weights"),
+    ("another name", lambda m: m.bound.with_weights({"W": X}), WeightsError,
+     "no such name among 1, of which 'W' is not used. If the weights have other names there, pass rename="),
+    ("far from it", lambda m: m.bound.with_weights({"scale": X, "bias": X}), WeightsError, "'bias' and 'scale' are"),
+    ("of one array", lambda m: m.two_arrays.bind({"a": X}), WeightsError,
+     "'a' is not used. The weight is one array: pass it, or {'weights': array}"),
+    ("no place", lambda m: m.bound.weights_into({"b": X}), WeightsError,
+     "the weights do not fit: tensor 'w': expected a leaf at this path of the model, found no such name among 1"),
+    ("saved in jit", lambda m: jax.jit(lambda f: f.save("new"))(m.bound), TypeError,
+     "the weight 'w' cannot be written: found a tracer of JAX for float32[3]"),
+    ("added in jit", lambda m: jax.jit(lambda f: adding("x", f))(m.bound), TypeError, "'w' cannot be written: found a"),
+    ("another case", lambda m: m.bound.weights["W"], KeyError, "not a weight of the function: did you mean 'w'?"),
+    # a member, a function and a file in place of one another
+    ("its method", lambda m: jaxexp.Archive.open("fleet.zip")["bert"].call(X), AttributeError,
+     "'Handle' object has no attribute 'call'; its method load returns the function"),
+    ("the function checked", lambda m: jaxexp.check(m.f), TypeError, "check takes an artifact as a path"),
+    ("inspected", lambda m: jaxexp.inspect(m.f), TypeError, "call the methods, or save it and pass the path"),
+    ("a session of it", lambda m: runtime.Session(m.bound), TypeError, "or save it and pass the path"),
+    ("read before", lambda m: jaxexp.load(at_its_end("f.jaxexp")), DeserializationError,
+     "found 0 bytes: the file object is at its end already"),
+    ("judged", lambda m: jaxexp.load(at_its_end("f.jaxexp"), policy=jaxexp.Policy()), DeserializationError, "its end"),
+    ("fewer arguments", lambda m: dataclasses.replace(m.two_arrays, in_avals=m.two_arrays.in_avals[:1]), ExportError,
+     "the 1 argument in in_avals, all below 1, found 1. Where arguments are added or removed, replace in_tree"),
+    ("a name that is none", lambda m: renamed(m.f).serialize(), TypeError, "fun_name: the value has to be a string"),
     # platforms and policies
     ("a platform", lambda m: jaxexp.Policy(platforms=["cpus"]), ExportError,
      "did you mean 'cpu'? JAX's own are cpu, cuda, rocm, tpu"),
@@ -348,6 +415,10 @@ OF_SESSIONS: list[tuple[str, Mistake, type[BaseException], str]] = [
     ("pickled", lambda m: pickle.dumps(m.session), TypeError, "load the artifact in each process"),
     ("as an array", lambda m: jax.numpy.asarray(m.session.put(X)), TypeError, "convert it with jax.numpy.from_dlpack"),
     ("no paths", lambda m: m.session.call_by_path([X]), TypeError, "call_by_path takes a dict from paths to arrays"),
+    ("a weight's name", lambda m: m.bound.weights["W"], KeyError, "'W' is not a weight of the function: did you mean"),
+    ("without its weights", lambda m: runtime.Session(Path("bound.jaxexp").read_bytes(), plugin="cpu")(X), RunError,
+     "takes 2 positional arguments, and not 1. The first argument is a dict of arrays, such as weights: Session(path)"),
+    ("at its end", lambda m: runtime.Session(at_its_end("f.jaxexp"), plugin="cpu"), DeserializationError, "at its end"),
     ("set weights", lambda m: m.session.weights.__setitem__("w", X), AttributeError, "__setitem__"),
     ("a file", lambda m: m.session.save_executable(3), TypeError, "path= takes a path, not 3"),
 ]  # fmt: skip
@@ -373,6 +444,27 @@ def test_what_sessions_say(mistake: Any, made: SimpleNamespace, monkeypatch: pyt
     sessions = {name: runtime.Session(f"{name}.jaxexp", plugin="cpu") for name in ("sized", "scaled", "bound")}
     check(SimpleNamespace(**sessions, session=runtime.Session("f.jaxexp", plugin="cpu")), *mistake[1:])
     os.fstat(0)
+
+
+def test_a_name_of_another_type(made: SimpleNamespace) -> None:
+    f = renamed(made.f)
+    assert repr(f).startswith("Exported(3: ")
+    assert "3" in f._repr_html_()
+    for call in (f.call, jax.jit(f.call), f.raised()):
+        np.testing.assert_array_equal(call(X), made.f.call(X))
+    assert jax.grad(lambda x: f.call(x).sum())(X).tolist() == [2, 2, 2]
+    assert f.to_jax().fun_name == 3
+
+
+def test_weights_that_bytes_lack(made: SimpleNamespace) -> None:
+    """What the messages advise works."""
+    without_jax.skip_without_plugin()
+    file = made.place / "bound.safetensors"
+    read = program_of(made.place / "bound.jaxexp")
+    np.testing.assert_array_equal(read.bind(file).call(X), made.bound.call(X))
+    session = runtime.Session((made.place / "bound.jaxexp").read_bytes(), plugin="cpu", weights=file)
+    np.testing.assert_array_equal(session(X), made.bound.call(X))
+    np.testing.assert_array_equal(made.two_arrays.bind({"weights": X}).call(X), X)
 
 
 def test_platforms_that_nobody_knows_are_logged(made: SimpleNamespace, caplog: pytest.LogCaptureFixture) -> None:

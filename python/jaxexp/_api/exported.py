@@ -76,7 +76,7 @@ class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
     @property
     def executables(self) -> tuple[Executable, ...]:
         """The executables for this function in the file that was passed to `load` as `executables`; empty without a
-        file.
+        file, and if the file has code of other functions only.
         """
         program = self.unbound
         return () if (found := vars(program._kept).get("executables")) is None else found.listed(program)
@@ -282,10 +282,7 @@ class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
     def _check_options(self, trailer: bool, weights: str | None, max_weights_file_size: int | None) -> None:
         given = {"weights": weights, "max_weights_file_size": max_weights_file_size}
         if (name := next((name for name, value in given.items() if value is not None), None)) is not None:
-            raise ExportTypeError(
-                f"{self.fun_name} cannot be saved with {name}=, because it has no weights: its arrays are in its "
-                "module. Export it with weights=..., or make its first argument its weights, with bind"
-            )
+            raise ExportTypeError(f"{self.fun_name} cannot be saved with {name}=, because it {_without_weights(self)}")
 
     def _write(self, path: Any, weights: str | None, max_weights_file_size: int | None, how: Writing) -> None:
         from jaxexp._kernel.write.serialize import save
@@ -433,9 +430,20 @@ def cases_to_write(exported: Any, how: Writing, given: Sequence[Any]) -> list[Ca
 
 
 def _refuse_without_weights(exported: Exported) -> NoReturn:
-    raise ExportError(
-        f"{exported.fun_name} has no weights: its arrays are in its module. Export it with weights=..., or make its "
-        "first argument its weights, with bind"
+    raise ExportError(f"{exported.fun_name} {_without_weights(exported)}")
+
+
+def _without_weights(exported: Exported) -> str:
+    from jaxexp._kernel.call.trees import names_in_first
+
+    if names_in_first(exported.in_tree) is not None:
+        return (
+            "has no weights yet: its first argument is a dict of arrays by name. bind makes it its weights: "
+            "bind(arrays), or bind(path) of a file of tensors"
+        )
+    return (
+        "has no weights: its arrays are in its module. Export it with weights=..., or make its first argument its "
+        "weights, with bind"
     )
 
 

@@ -257,7 +257,7 @@ def jitted(function: Callable[..., Any], name: str) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
             return function(*arguments)
 
-        call.__name__ = call.__qualname__ = name
+        call.__name__ = call.__qualname__ = str(name)
         return jax.jit(call)
 
     return lambda *arguments: traced(_jax.mesh_in_context.value)(*arguments)
@@ -372,7 +372,7 @@ def _call_like(avals: Sequence[Any], results: Sequence[Any], name: str) -> Any:
     def function(*_: Any) -> list[Any]:
         return [lax.broadcast(np.zeros((), aval.dtype), aval.shape) for aval in results]
 
-    function.__name__ = function.__qualname__ = name
+    function.__name__ = function.__qualname__ = str(name)
     specs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
     (equation,) = jax.make_jaxpr(jax.jit(function))(*specs).eqns
     return equation

@@ -270,7 +270,7 @@ def raised(exported: ExportedData) -> Callable[..., Any]:
         leaves, out_tree = flattened(*apart(exported, args), kwargs)
         return out_tree.unflatten(run(*map(jax.numpy.asarray, leaves)))
 
-    function.__name__ = function.__qualname__ = exported.fun_name
+    function.__name__ = function.__qualname__ = str(exported.fun_name)
     return function
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxexp import _native
 from jaxexp._errors import ExportError, SignatureError, cause
+from jaxexp._kernel.artifact import words
 from jaxexp._kernel.io import files, lock
 
 from .signed_by import SignedBy, checked, said, verifier
@@ -270,7 +271,9 @@ class SignedFiles:
                 return statement
         listed = " or ".join(map(repr, looked_at))
         own = "" if self._by.signature is not None or used_by is None else f", or a signature {path + SUFFIX!r}"
-        raise SignatureError(path, f"the name of this file in the signature {listed}{own}", "no such name")
+        names = [name for signature in looked_at for name in self._statement(signature).digests]
+        found = f"no such name; it has {words.listed(names, lambda name: words.cut(repr(name), 80), most=5)}"
+        raise SignatureError(path, f"the name of this file in the signature {listed}{own}", found)
 
     def _signature_of(self, path: str) -> str:
         return path + SUFFIX if self._by.signature is None else os.fsdecode(self._by.signature)

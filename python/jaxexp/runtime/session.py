@@ -7,7 +7,7 @@ import functools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from jaxexp import _runtime
 from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, RunError, WeightsError, cause, shown
 from jaxexp._fleet.places.source import source, split
 from jaxexp._fleet.places.verify import check_executables
-from jaxexp._kernel.artifact.words import counted, listed, name_of_order
+from jaxexp._kernel.artifact.words import counted, listed, name_of_order, no_weight
 from jaxexp._kernel.io import compile_cache, files
 from jaxexp._kernel.io.other_files import HEAD, instead_of_executables
 
@@ -56,6 +56,11 @@ def _array(plugin: _runtime.Plugin, name: str, value: Any) -> np.ndarray:
     if isinstance(value, _runtime.Array):
         value = to_numpy(value, dtype_of(value.dtype))
     return np.asarray(value, value.dtype.newbyteorder("="), order="C")
+
+
+class _Weights(dict[str, Array]):
+    def __missing__(self, name: str) -> NoReturn:
+        raise no_weight(name, self)
 
 
 class Value(NamedTuple):
@@ -303,7 +308,7 @@ class Session:
         Raises:
             WeightsError: as in `__call__`.
         """
-        return MappingProxyType({name: Array(native) for name, native in self._function.weights().items()})
+        return MappingProxyType(_Weights({n: Array(native) for n, native in self._function.weights().items()}))
 
     def with_weights(self, weights: Any, *, rename: Rename | None = None) -> Session:
         """The same function with other weights. Nothing is compiled again.
@@ -486,7 +491,9 @@ class Session:
             expected = counted(len(self._args), "positional argument")
             others = [name for name in kwargs if name not in (self._kwargs.keys or ())]
             by_position = f"; pass {listed(others, repr, most=5)} by position, as in the export" if others else ""
-            raise self._refused(f"takes {expected}{beside}, and not {len(args)}{by_position}")
+            lacks = not self._order and len(args) == len(self._args) - 1 and self._args[0].keys is not None
+            advice = _WITHOUT_WEIGHTS if lacks and not self._function.has_weights else ""
+            raise self._refused(f"takes {expected}{beside}, and not {len(args)}{by_position}{advice}")
         leaves: list[Any] = []
         try:
             for index, (tree, value) in enumerate(zip(self._args, args, strict=True), self._first):
@@ -506,6 +513,12 @@ class Session:
 
     def _refused(self, what: str) -> RunError:
         return RunError(f"{self._described} {what}", "argument")
+
+
+_WITHOUT_WEIGHTS = (
+    ". The first argument is a dict of arrays, such as weights: Session(path) finds those beside the artifact, and "
+    "weights= takes the path of their file"
+)
 
 
 def _value(described: tuple[str, str, tuple[str, ...], str]) -> Value:

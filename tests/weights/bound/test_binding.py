@@ -47,7 +47,7 @@ def test_a_pytree() -> None:
 def test_a_call_that_leaves_out_the_weights(program: jaxexp.Exported, tmp_path: Path) -> None:
     program.bind(params(LAYERS)).save(tmp_path / "x.jaxexp")
     read = jaxexp.deserialize((tmp_path / "x.jaxexp").read_bytes())
-    said = r"The first argument is the function's weights: jaxexp\.load\(path\) finds them"
+    said = r"The first argument is a dict of arrays, such as weights: jaxexp\.load\(path\) finds those"
     with pytest.raises(ExportError, match=said):
         read.call(X)
     for call in (lambda: read.call(X, X, X), jaxexp.load(tmp_path / "x.jaxexp").call):
@@ -251,7 +251,7 @@ def test_a_state_of_nnx() -> None:
 def test_what_has_no_place_for_a_weight() -> None:
     model, given = bound()
     for like, said in (
-        (params(layers=2), r"'layers/2/b': expected an array of this name, found no such name .*'layers/2/w'"),
+        (params(layers=2), r"'layers/2/b': expected a leaf at this path of the model, found no .*'layers/2/w'"),
         ({**given, "head": jnp.zeros((32, 9))}, r"'head': expected float32\[32,8\], found float32\[32,9\]"),
         ({**given, "head": jnp.zeros((32, 8), int)}, r"'head': expected float32\[32,8\], found int32\[32,8\]"),
         ({**given, "head": 3}, r"'head': expected float32\[32,8\], found 3"),

@@ -39,7 +39,7 @@ from jaxexp._kernel.codec.dtypes import has_number
 from jaxexp._kernel.export.export import Exporting, check_platforms, default_export_platform, platform_names
 from jaxexp._kernel.function import sharding
 from jaxexp._kernel.function.convention import NEWEST_VERSION
-from jaxexp._kernel.function.data import E
+from jaxexp._kernel.function.data import E, note
 from jaxexp._kernel.function.safety_check import DisabledSafetyCheck
 from jaxexp._kernel.function.vjps import DerivedVjp
 from jaxexp._kernel.module import from_gspmd, locations, mlir
@@ -972,5 +972,7 @@ def from_stablehlo(
         exported = _imported(bytecode, entry, name, chosen, shapes, args, kwargs, results, checks)
         if differentiable:
             exported = as_written(exported)
+        else:
+            note(exported, why_no_vjp="has no VJP: from_stablehlo made it without. Pass differentiable=True there")
         check_platforms(exported.fun_name, exported.platforms)
         return exported

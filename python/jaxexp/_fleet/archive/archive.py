@@ -11,14 +11,14 @@ import operator
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, ExportTypeError
 from jaxexp._kernel.artifact.words import bytes_in_words, check_flags, counted, cut, derivatives, is_text, lowered_for
 from jaxexp._kernel.io.files import named_in_errors
 from jaxexp._kernel.io.sources import open_source
-from jaxexp._public import PublicNames, public, public_dir
+from jaxexp._public import PublicNames, no_attribute, public, public_dir
 
 from .opened import OpenArchive, files_of_artifact, load_all, load_one, of_artifact
 from .summary import Summary, of_member
@@ -49,6 +49,12 @@ class Handle:
     _opened: OpenArchive
     _number: int
     name: str
+
+    if not TYPE_CHECKING:  # type checkers would no longer report missing attributes
+
+        def __getattr__(self, name: str) -> NoReturn:
+            advice = "; its method load returns the function, as in archive[name].load().call(x)"
+            raise no_attribute(self, name, advice)
 
     @property
     def label(self) -> str:

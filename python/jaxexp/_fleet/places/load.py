@@ -60,7 +60,8 @@ def load(
             a module is compared when it is first used, and for weights only the sizes and the digest in their files'
             headers are compared. The bytecode of a module is checked when it is used.
         executables: a file that `Exported.precompile` wrote. It has native code: trust it as you trust a program. Eager
-            calls use the code that fits. If no code fits, they compile as always, and `Exported.executables` says why.
+            calls use the code that fits. If no code fits, they compile as always, and `Exported.executables` says why;
+            it is empty if the file has code of other functions only.
         signed_by: the trusted signer of the artifact, its weights and the file of executables; `sign` signs files. Each
             file is read once, as a whole, and compared with the signed SHA-256 before its bytes are used, so weights
             are copied to memory instead of mapped. This needs the package ``model-signing`` (extra ``jaxexp[sign]``).
@@ -87,9 +88,22 @@ def load(
         >>> exported = load("fleet.zip::resnet/b8", policy=Policy(platforms=("cpu",)))
         >>> exported = load("model.jaxexp", signed_by=SignedBy(public_key="release.pub"))
     """
+    return _load("load", artifact, policy, verify, executables, signed_by, stable)
+
+
+def _load(
+    function: str,
+    artifact: Given,
+    policy: Policy | None,
+    verify: bool = False,
+    executables: str | os.PathLike[str] | None = None,
+    signed_by: SignedBy | None = None,
+    stable: bool = False,
+) -> Exported:
+    """`load` for a function that the user called."""
     from jaxexp._api.load import Trust, refuse_both  # which import JAX
 
-    found = source(artifact, "load", signed_by, stable)
+    found = source(artifact, function, signed_by, stable)
     refuse_both(found.name, policy, executables)
     trust = Trust.of(policy, signed_by if found.handle is None else None, verify, stable)
     return loaded(found.opened(trust.check_size), trust, executables)
@@ -189,9 +203,8 @@ def check(
     Example:
         >>> assert jaxexp.check("model.jaxexp").ok
     """
-    return load(artifact, policy=policy, signed_by=signed_by).check(
-        tolerance=tolerance, max_drawn_bytes=max_drawn_bytes
-    )
+    function = _load("check", artifact, policy, signed_by=signed_by)
+    return function.check(tolerance=tolerance, max_drawn_bytes=max_drawn_bytes)
 
 
 @public

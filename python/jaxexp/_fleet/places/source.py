@@ -232,10 +232,10 @@ def source(given: Given, function: str, signed_by: SignedBy | None = None, stabl
         name = getattr(given, "name", None)
         return Source(name if isinstance(name, str) else "", file=given)
     is_function = hasattr(type(given), "mlir_module")
-    advice = ". Of a function that is in memory already, call the methods" if is_function else ""
+    advice = ". Of a function that is in memory already, call the methods, or save it and pass the path"
     raise ExportTypeError(
         f"{function} takes an artifact as a path, as 'archive.zip{MEMBER}member', as a Handle, as a binary file object "
-        f"or as a buffer such as bytes, bytearray, memoryview or mmap, not {type(given)}{advice}"
+        f"or as a buffer such as bytes, bytearray, memoryview or mmap, not {type(given)}{advice if is_function else ''}"
     )
 
 
@@ -250,15 +250,15 @@ def _rest(file: Any, check_size: Callable[[int], None] | None) -> bytes:
         raise ExportTypeError(
             f"{file!r} is a text file: an artifact is read from a binary file, as from open(path, 'rb')"
         )
-    if check_size is None:
-        return bytes(file.read())
-    parts: list[bytes] = []
+    parts: list[bytes] = [bytes(file.read())] if check_size is None else []
     size = 0
-    while part := file.read(_AT_ONCE):
+    while check_size is not None and (part := file.read(_AT_ONCE)):
         parts.append(part)
         size += len(part)
         check_size(size)
-    return b"".join(parts)
+    if not any(parts):
+        raise DeserializationError("", "a serialized Exported", "0 bytes: the file object is at its end already")
+    return b"".join(parts)  # of one part, the part itself
 
 
 def split(text: str) -> tuple[str, str | None]:

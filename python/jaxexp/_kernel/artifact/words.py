@@ -18,8 +18,9 @@ LONGEST = 240  # characters of a text that has to be cut
 Facts = list[tuple[str, str]]
 
 
-def cut(text: str, most: int = LONGEST) -> str:
-    """A text, shortened to `most` characters and escaped."""
+def cut(name: object, most: int = LONGEST) -> str:
+    """A text, or whatever a user put in its place, shortened to `most` characters and escaped."""
+    text = str(name)
     return shown(text if len(text) <= most else f"{text[: most - 1]}…")
 
 
@@ -72,7 +73,8 @@ def near(name: str, known: Iterable[str], most: int = 2) -> list[str]:
     short = [other for other in known if len(other) <= _COMPARED]
     if len(name) > _COMPARED or len(short) > _COMPARED:
         return []
-    return difflib.get_close_matches(name, short, most)
+    folded = {other.casefold(): other for other in short}
+    return [folded[found] for found in difflib.get_close_matches(name.casefold(), folded, most)]
 
 
 def meant(name: object, known: Collection[str]) -> str:
@@ -80,6 +82,10 @@ def meant(name: object, known: Collection[str]) -> str:
     if isinstance(name, str) and (found := near(name, known)):
         return f": did you mean {' or '.join(map(repr, found))}?"
     return f"; it has {listed(known, lambda one: cut(repr(one), 80), most=5)}"
+
+
+def no_weight(name: object, known: Collection[str]) -> KeyError:
+    return KeyError(f"{name!r} is not a weight of the function{meant(name, known)}")
 
 
 _COMPARED = 500

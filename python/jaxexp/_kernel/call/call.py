@@ -141,7 +141,7 @@ def _jitted_as(exported: ExportedData, apply: Callable[..., Any]) -> Callable[..
     def call(*args: Any, **kwargs: Any) -> Any:
         return apply(traced, args, kwargs)
 
-    call.__name__ = call.__qualname__ = exported.fun_name
+    call.__name__ = call.__qualname__ = str(exported.fun_name)  # which may be anything
     return jax.jit(call)
 
 

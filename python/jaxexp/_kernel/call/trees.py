@@ -277,26 +277,42 @@ def mismatch(
     ]
     return Lines.of(
         [
-            f"{doing} {data.described(exported)}: the arguments have another tree structure than in export. Pass each "
-            "one by position or by keyword as in export. Leave out arguments that jit took as static: they are part of "
-            "the function",
+            f"{doing} {data.described(exported)}: the arguments have another tree structure than in export. "
+            f"{_OF_VJP if data.origin(exported)[1] else _AS_IN_EXPORT}",
             *([f"  {why}"] if why else differences or [f"  {otherwise}"]),
             *([_WITHOUT_WEIGHTS] if _lacks_weights(exported, in_tree) else []),
         ]
     )
 
 
+_AS_IN_EXPORT = (
+    "Pass each one by position or by keyword as in export. Leave out arguments that jit took as static: they are part "
+    "of the function"
+)
+_OF_VJP = (
+    "A VJP takes the arrays of all arguments one by one, those of weights first, and then a cotangent for each result"
+)
 _WITHOUT_WEIGHTS = (
-    "  The first argument is the function's weights: jaxexp.load(path) finds them beside the artifact, and the method "
-    "bind takes them from you"
+    "  The first argument is a dict of arrays, such as weights: jaxexp.load(path) finds those beside the artifact, and "
+    "the method bind takes them from you"
 )
 
 
 def _lacks_weights(exported: ExportedData, in_tree: Any) -> bool:
-    """Whether these are the arguments of a loaded function without the first one, which is its weights."""
-    weights = data.weights_in_trailer(exported)
-    if weights is None:
-        return False
+    """Whether these are the arguments without the first one, which is a dict of arrays."""
     (args, kwargs), (given, given_kwargs) = exported.in_tree.children(), in_tree.children()
-    first, *rest = args.children()
-    return (given.children(), given_kwargs, len(weights[1])) == (rest, kwargs, first.num_leaves)
+    is_named = names_in_first(exported.in_tree) is not None
+    return is_named and (given.children(), given_kwargs) == (args.children()[1:], kwargs)
+
+
+def names_in_first(in_tree: Any) -> list[str] | None:
+    """The keys of the first positional argument, if it is a dict of arrays by names; otherwise None. An empty key is no
+    name: `names_in` has one for it.
+    """
+    args, _ = in_tree.children()
+    first = args.children()[0] if args.children() else None
+    if first is None or first.node_data() is None or first.node_data()[0] is not dict:
+        return None
+    keys = list(first.node_data()[1])
+    is_flat = first.num_leaves == first.num_nodes - 1 == len(keys)
+    return keys if is_flat and all(isinstance(key, str) and key for key in keys) else None

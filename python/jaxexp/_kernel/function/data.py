@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, get_type_hints
 import jax
 
 from jaxexp import _jax, _native
-from jaxexp._errors import DeserializationError, ExportError
+from jaxexp._errors import DeserializationError, ExportError, ExportTypeError
 from jaxexp._kernel.artifact.opened import first_writer
-from jaxexp._kernel.artifact.words import name_of_order
+from jaxexp._kernel.artifact.words import counted, name_of_order
 from jaxexp._public import public_dir
 
 from . import sharding
@@ -124,6 +124,7 @@ class Facts(NamedTuple):
     # True if a policy allowed it. Then what runs is another module, as `_kernel/module/confined.py` says, so it is no
     # other function's equal. No artifact says it.
     under_policy: bool | None = None
+    why_no_vjp: str | None = None  # for messages, if it was made without; no artifact says it
     # Calls that were recorded. They go along as long as the weights are the same, and into artifacts and functions
     # whose signatures they fit.
     cases: Cases | None = None
@@ -139,7 +140,8 @@ class Facts(NamedTuple):
 
     def apart(self) -> dict[str, Any] | None:
         """The facts that have no place in an artifact; None if there are none."""
-        facts = {name: getattr(self, name) for name in ("name_and_order", "compatibility", "under_policy")}
+        names = "name_and_order", "compatibility", "under_policy", "why_no_vjp"
+        facts = {name: getattr(self, name) for name in names}
         return {name: fact for name, fact in facts.items() if fact is not None} or None
 
 
@@ -214,7 +216,9 @@ class ExportedData(Attributes):
         named, count = set(self.module_kept_var_idx), len(self.in_avals)  # whatever order names them
         if wrong := named.difference(range(count)):
             raise ExportError(
-                f"module_kept_var_idx has indices of the {count} arguments in in_avals, found {wrong.pop()!r}"
+                f"module_kept_var_idx has indices of the {counted(count, 'argument')} in in_avals, all below {count}, "
+                f"found {wrong.pop()!r}. Where arguments are added or removed, replace in_tree, in_avals, the "
+                "shardings and module_kept_var_idx together"
             )
         attributes["module_kept_var_idx"] = tuple(i for i in range(count) if i in named)
         attributes["disabled_safety_checks"] = tuple(map(DisabledSafetyCheck.coerce, self.disabled_safety_checks))
@@ -325,6 +329,8 @@ def origin(exported: ExportedData) -> tuple[str, int]:
 def no_vjp(exported: ExportedData, found: int, needed: int) -> ExportError:
     """The error for a function that has fewer VJPs, one of the other, than somebody needs."""
     name, order = origin(exported)
+    if (why := facts_of(exported).why_no_vjp) is not None:
+        return ExportTypeError(f"{name} {why}")  # which JAX raises in forward mode
     return ExportError(
         f"{name} has no VJP of order {order + needed}: it was serialized with vjp_order={order + found}. Export it "
         f"again from its code, and serialize it with vjp_order={order + needed} or more"
@@ -464,8 +470,9 @@ def _vjp(exported: E) -> E:
     if is_under_policy(exported):
         note(vjp, under_policy=True)
     known = vars(exported._kept)
-    if files := {name: known[name] for name in ("executables", "file") if name in known}:  # which VJPs are in, too
-        vars(kept_by(vjp)).update(files)
+    for name in ("executables", "file"):
+        if name in known:  # it has VJPs, too
+            vars(kept_by(vjp))[name] = known[name]
     return vjp
 
 

@@ -8,7 +8,7 @@ from typing import Any, Self
 from jaxexp._errors import ExportError
 from jaxexp._kernel.artifact.chain import chain
 
-from .data import E, ExportedData, artifact_of, no_vjp
+from .data import E, ExportedData, artifact_of, facts_of, no_vjp
 
 
 class LaterVjp:
@@ -46,12 +46,14 @@ class DerivedVjp(LaterVjp):
 
 def chain_up_to(exported: E, vjp_order: int, error: Callable[[int], ExportError] | None = None) -> list[E]:
     """A function, its VJP, the VJP of that, and so on. `error` makes the error for a chain that ends early, given how
-    many VJPs it has; by default it is `data.no_vjp`.
+    many VJPs it has; by default, and if it was made without any, it is `data.no_vjp`.
     """
     chain = [exported]
     for order in range(vjp_order):
         if not exported.has_vjp():
-            raise no_vjp(chain[0], order, vjp_order) if error is None else error(order)
+            if error is None or facts_of(chain[0]).why_no_vjp is not None:
+                raise no_vjp(chain[0], order, vjp_order)
+            raise error(order)
         exported = exported.vjp()
         chain.append(exported)
     return chain

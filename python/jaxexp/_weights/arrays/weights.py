@@ -10,7 +10,7 @@ import logging
 import math
 import os
 import warnings
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import jax
@@ -20,9 +20,10 @@ from jax.core import Tracer
 
 from jaxexp import _jax, _native
 from jaxexp._errors import ExportError, ExportTypeError, WeightsError, shown
-from jaxexp._kernel.artifact.words import check_flags, dtype_and_shape, meant, why_no_numbers
+from jaxexp._kernel.artifact.words import check_flags, dtype_and_shape, no_weight, why_no_numbers, why_traced
 from jaxexp._kernel.function.paths import key_paths
 from jaxexp._kernel.io import files, lock
+from jaxexp._public import no_attribute
 from jaxexp._weights.files import reading
 from jaxexp._weights.files.dtypes import dtype_of, held_as, type_of, unnamed
 from jaxexp._weights.files.header import ALIGNMENT, Source, xxh3
@@ -52,11 +53,14 @@ def names_in(treedef: Any) -> list[str]:
 
 
 def _names(paths: Iterable[Any]) -> list[str]:
-    names = [jax.tree_util.keystr(path, simple=True, separator="/") or "weights" for path in paths]
+    names = [jax.tree_util.keystr(path, simple=True, separator="/") or _ALONE for path in paths]
     if len(set(names)) != len(names):
         twice = collections.Counter(names).most_common(1)[0][0]
         raise ExportError(f"two weights would be called {twice!r}: rename one of them in the pytree")
     return names
+
+
+_ALONE = "weights"  # the name of an array that is the whole pytree
 
 
 def is_array(leaf: Any) -> bool:
@@ -77,6 +81,8 @@ def source(name: str, array: Any) -> Source:
 
     An ExportError if a file cannot hold its dtype, or if parts of it are only on devices of other processes.
     """
+    if isinstance(array, Tracer):
+        raise ExportTypeError(f"the weight {name!r} cannot be written: found {why_traced(array)}")
     own = np.dtype(array.dtype).name if isinstance(array.dtype, np.dtype) else str(array.dtype)
     held = held_as(own, array.shape)
     if held is None:
@@ -385,7 +391,7 @@ class Weights(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if name not in self._on_devices:
             if (type_ := self._types.get(name)) is None:
-                raise KeyError(f"{name!r} is not a weight of the function{meant(name, self._types)}")
+                raise no_weight(name, self._types)
             with self._lock:  # a second thread waits for the array, and does not read it again
                 if name not in self._on_devices:
                     self._on_devices.setdefault(name, self._placed(name, type_))
@@ -416,12 +422,8 @@ class Weights(Mapping[str, Any]):
     if not TYPE_CHECKING:  # type checkers would no longer report missing attributes
 
         def __getattr__(self, name: str) -> NoReturn:
-            advice = (
-                "" if name.startswith("_") else "; it is a mapping of arrays, and dict(weights) makes a pytree of it"
-            )
-            raise AttributeError(
-                f"{type(self).__name__!r} object has no attribute {name!r}{advice}", name=name, obj=self
-            )
+            advice = "; it is a mapping of arrays, and dict(weights) makes a pytree of it"
+            raise no_attribute(self, name, advice)
 
     @property
     def stored(self) -> StoredTensors | None:
@@ -504,7 +506,8 @@ class Weights(Mapping[str, Any]):
         arrays = [name for name, leaf in given.items() if name in used or is_array(leaf)]
         is_mapping = isinstance(values, Mapping) and jax.tree_util.all_leaves(values.values())
         has_arrays = self._files is not None or bool(self._arrays)  # and not only types
-        check_names(own, arrays, is_mapping=is_mapping and has_arrays, can_rename=rename is None)
+        advice = _about_given(values, own.values())
+        check_names(own, arrays, is_mapping=is_mapping and has_arrays, can_rename=rename is None, advice=advice)
         found = {}
         for name, type_ in self._types.items():
             leaf, advice = given[own[name]], REFUSED if is_cast else ""
@@ -562,7 +565,8 @@ class Weights(Mapping[str, Any]):
         leaves = named_leaves(model)
         places = {name: own for name in leaves if (own := self.other_names.get(name, name)) in self._types}
         own_names = {name: name for name in self._types}
-        check_names(own_names, [*dict.fromkeys(places.values()), *(name for name in leaves if name not in places)])
+        found = [*dict.fromkeys(places.values()), *(name for name in leaves if name not in places)]
+        check_names(own_names, found, expected="a leaf at this path of the model")
         for place, name in places.items():
             _check_type(place, self._types[name], leaves[place])
         others = [name for name, leaf in leaves.items() if name not in places and is_array(leaf)]
@@ -629,6 +633,18 @@ def _check_type(name: str, type_: Any, leaf: Any, advice: str = "") -> None:
     is_shape = tuple(leaf.shape) == tuple(type_.shape)
     if not is_shape or leaf.dtype != type_.dtype:
         raise WeightsError(name, type_of(type_), type_of(leaf) + (advice if is_shape else ""))
+
+
+def _about_given(values: Any, names: Collection[str]) -> str:
+    """What to say if none of the names is among the paths of the values."""
+    what, where = values, ""
+    if isinstance(values, Mapping):
+        inside = next((name for name in names if name in values), None)
+        if inside is None:
+            return "" if list(names) != [_ALONE] else f". The weight is one array: pass it, or {{{_ALONE!r}: array}}"
+        what, where = values[inside], f" under {inside!r}"
+    kind = "an array" if is_array(what) else "None" if what is None else f"one {type(what).__qualname__}"
+    return f". Given was {kind}{where}; weights are arrays in a dict by name or in such a pytree, or the path of a file"
 
 
 def _may_change(array: Any) -> bool:

@@ -15,6 +15,7 @@ from jaxexp._kernel.artifact.words import listed
 from jaxexp._kernel.call import first_argument
 from jaxexp._kernel.call.primitive import SPECIALIZING, check
 from jaxexp._kernel.call.specialize import specialize, specialized_avals
+from jaxexp._kernel.call.trees import names_in_first
 from jaxexp._kernel.codec import treedefs
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.convention import Arguments
@@ -160,19 +161,6 @@ def with_named_weights(exported: E) -> E:
         positional = treedefs.tuple_of([weights, *args.children()[1:]])
         written = Written(in_tree, treedefs.tuple_of([positional, kwargs]))
     return _rearranged(exported, _Order(tuple(order), tuple(range(len(exported.out_avals)))), in_tree, written)
-
-
-def names_in_first(in_tree: Any) -> list[str] | None:
-    """The keys of the first positional argument, if it is a dict of arrays by names; otherwise None. An empty key is no
-    name: `names_in` has one for it.
-    """
-    args, _ = in_tree.children()
-    first = args.children()[0] if args.children() else None
-    if first is None or first.node_data() is None or first.node_data()[0] is not dict:
-        return None
-    keys = list(first.node_data()[1])
-    is_flat = first.num_leaves == first.num_nodes - 1 == len(keys)
-    return keys if is_flat and all(isinstance(key, str) and key for key in keys) else None
 
 
 def _check_shapes(exported: ExportedData, names: Sequence[str]) -> None:

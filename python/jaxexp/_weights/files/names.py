@@ -48,32 +48,40 @@ def check_names(
     *,
     is_mapping: bool = False,
     can_rename: bool = False,
+    expected: str = "an array of this name",
+    advice: str = "",
 ) -> None:
     """Raises a WeightsError if an array is missing; it suggests similar names.
 
     `needed` says what each weight is called among the given arrays, by its own name. With `is_mapping`, these are in a
     mapping of arrays by name, to which the user can add others. With `can_rename`, the user can say what weights are
-    called there, and has not done so.
+    called there, and has not done so. `advice` is for a user who gave none of them.
     """
     missing = {own: name for own, name in needed.items() if name not in given}
     if not missing:
         return
     own, first = next(iter(missing.items()))
     found = f"no such name among {len(given):,}"
+    is_none = len(missing) == len(needed)
     needed_names = set(needed.values())
     unused = dict.fromkeys(name for name in given if name not in needed_names)
-    if near := _nearest(first, list(unused)):
+    if near := _nearest(first, list(unused)) or list(unused)[: _FEW * (len(unused) <= _FEW)]:
         found += f", of which {' and '.join(map(repr, near))} {'is' if len(near) == 1 else 'are'} not used"
     if others := list(missing.values())[1:]:
         found += f". Also missing: {listed_names(others)}"
-    if can_rename and len(unused) >= len(missing):
+    if advice and is_none:
+        found += advice
+    elif can_rename and len(unused) >= len(missing):
         found += RENAME_ADVICE
         if all(name.removesuffix(_OF_VARIABLE) in unused for name in missing.values()):
             found += f"lambda name: name.removesuffix({_OF_VARIABLE!r})"
-    elif is_mapping and len(missing) < len(needed):
+    elif is_mapping and not is_none:
         found += ". To change only some weights, pass {**loaded.weights, ...}"
     renamed = "" if own == first else f" for the weight {words.cut(repr(own), 80)}"
-    raise WeightsError(first, f"an array of this name{renamed}", found, file=file)
+    raise WeightsError(first, f"{expected}{renamed}", found, file=file)
+
+
+_FEW = 5  # names that are listed all
 
 
 def _nearest(name: str, others: Sequence[str]) -> list[str]:
