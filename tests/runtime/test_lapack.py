@@ -365,7 +365,7 @@ def test_which_lapack(loaded: Any, library: Library, plugin: Path, lapack: Path,
     assert "has custom calls that the plugin does not compile: lapack_spotrf_ffi" in said
     assert "none was found here ($JAXEXP_LAPACK says that none is to be used): install OpenBLAS" in said
     for other, why in (
-        (plugin, "is no LAPACK: it has none of the functions dgetrf_, scipy_dgetrf_"),
+        (plugin, "is not a LAPACK: it does not have any of the functions dgetrf_, scipy_dgetrf_"),
         (tmp_path, "cannot be loaded"),
     ):
         for status, said in (run(other), run("", "--lapack", other)):

@@ -20,7 +20,6 @@ void answer(XLA_FFI_Metadata& metadata, const XLA_FFI_Api* api) {
   metadata.api_version.minor_version = api ? api->api_version.minor_version : XLA_FFI_API_MINOR;
 }
 
-/// The numbers that routines have.
 struct Number {
   XLA_FFI_DataType type;
   const char* name;
@@ -34,7 +33,6 @@ constexpr Number numbers[] = {{data_type<float>(), "float32", sizeof(float)},
                               {data_type<std::uint8_t>(), "uint8", sizeof(std::uint8_t)},
                               {data_type<bool>(), "bool", sizeof(bool)}};
 
-/// Null for all others.
 const Number* number_of(XLA_FFI_DataType type) {
   const auto* const found = std::ranges::find(numbers, type, &Number::type);
   return found == std::end(numbers) ? nullptr : found;
@@ -49,7 +47,7 @@ std::string name_of(XLA_FFI_DataType type) {
 void clear(const XLA_FFI_CallFrame& frame) {
   for (std::int64_t i = 0; i < frame.rets.size; ++i) {
     if (frame.rets.types[i] != XLA_FFI_RetType_BUFFER)
-      throw CallError("a call of LAPACK has a result that is no array");
+      throw CallError("a call of LAPACK has a result that is not an array");
     const auto& result = *static_cast<const XLA_FFI_Buffer*>(frame.rets.rets[i]);
     bool is_argument = false;
     for (std::int64_t j = 0; j < frame.args.size; ++j)

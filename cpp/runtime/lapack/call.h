@@ -16,6 +16,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -62,7 +63,6 @@ struct Arrays {
   }
 };
 
-/// An argument or a result.
 class Buffer {
  public:
   Buffer(const XLA_FFI_Buffer* buffer, const char* what, std::int64_t index)
@@ -194,6 +194,10 @@ constexpr char letter_of() {
   return is_complex<T> ? (is_single ? 'c' : 'z') : (is_single ? 's' : 'd');
 }
 
+/// An argument that a routine has for real, or for complex numbers only.
+struct LeftOut {};
+inline constexpr LeftOut left_out;
+
 /// A routine of LAPACK, or of its BLAS, for numbers of type T.
 template <class T>
 class Routine {
@@ -203,19 +207,30 @@ class Routine {
     if (!address_) throw CallError("the LAPACK " + library().file().string() + " has no " + letter_of<T>() + name);
   }
 
-  /// Calls it. Letters and integers, which Fortran takes by reference, are passed by value here.
+  /// Calls it. Letters and integers, which Fortran takes by reference, are passed by value here; what is `left_out` is
+  /// not passed.
   template <class... Arguments>
   void operator()(Arguments... arguments) const {
-    call(std::make_index_sequence<(std::size_t{0} + ... + std::size_t{std::is_same_v<Arguments, char>})>(),
-         reference(arguments)...);
+    constexpr std::size_t letters = (std::size_t{0} + ... + std::size_t{std::is_same_v<Arguments, char>});
+    std::apply([&](auto... pointers) { call(std::make_index_sequence<letters>(), pointers...); },
+               std::tuple_cat(references(arguments)...));
+  }
+
+  /// The same with one more argument, in which it says how the call ended.
+  template <class... Arguments>
+  std::int32_t status(Arguments... arguments) const {
+    Int info = 0;
+    (*this)(arguments..., &info);
+    return static_cast<std::int32_t>(info);
   }
 
  private:
-  static char* reference(char& letter) { return &letter; }
-  static Int* reference(Int& number) { return &number; }
+  static std::tuple<char*> references(char& letter) { return {&letter}; }
+  static std::tuple<Int*> references(Int& number) { return {&number}; }
+  static std::tuple<> references(const LeftOut&) { return {}; }
   template <class Pointed>
-  static Pointed* reference(Pointed* pointer) {
-    return pointer;
+  static std::tuple<Pointed*> references(Pointed* pointer) {
+    return {pointer};
   }
 
   /// Behind its arguments, a routine expects the length of each text among them.
@@ -250,7 +265,54 @@ void for_each(std::int64_t batch, const Run& run, Int least = 1) {
   for (std::int64_t i = 0; i < batch; ++i) run(i, work.get(), taken);
 }
 
-/// Matrices that have to be square.
+/// The work space of real numbers that routines for complex ones want.
+template <class T>
+class RealWork {
+ public:
+  explicit RealWork(std::int64_t size) : size_(size), numbers_(space<Real<T>>(is_complex<T> ? size : 0)) {}
+
+  auto get() const { return only_for_complex(numbers_.get()); }
+  auto size() const { return only_for_complex(size_); }
+
+ private:
+  template <class Argument>
+  static auto only_for_complex(Argument argument) {
+    if constexpr (is_complex<T>)
+      return argument;
+    else
+      return left_out;
+  }
+
+  Int size_;
+  Space<Real<T>> numbers_;
+};
+
+/// Eigenvalues: complex ones, or real and imaginary parts.
+template <class T>
+class Eigenvalues {
+ public:
+  /// `first` is the number of the result, or of the first of two.
+  Eigenvalues(const Call& call, std::int64_t first, std::int64_t batch, std::int64_t n)
+      : values_(call.result(first).vectors<T>(batch, n)) {
+    if constexpr (!is_complex<T>) imaginary_ = call.result(first + 1).vectors<T>(batch, n);
+  }
+
+  void fill_with_zeros() const {
+    values_.fill_with_zeros();
+    if constexpr (!is_complex<T>) imaginary_.fill_with_zeros();
+  }
+  T* operator[](std::int64_t i) const { return values_[i]; }
+  auto imaginary(std::int64_t i) const {
+    if constexpr (is_complex<T>)
+      return left_out;
+    else
+      return imaginary_[i];
+  }
+
+ private:
+  Arrays<T> values_, imaginary_{};
+};
+
 template <class T>
 Arrays<T> square(const Buffer& buffer) {
   const auto found = buffer.matrices<T>();
@@ -273,6 +335,14 @@ template <class T>
 bool is_finite(const Arrays<T>& matrices, std::int64_t i) {
   return std::all_of(matrices[i], matrices[i] + matrices.size(), [](const T& number) {
     return std::isfinite(std::real(number)) && std::isfinite(std::imag(number));
+  });
+}
+
+/// Calls `run` as `for_each` does, for matrices that are finite, and notes what it returns for each of them.
+template <class T, class Run>
+void for_each_finite(const Arrays<T>& matrices, const Arrays<std::int32_t>& statuses, const Run& run) {
+  for_each<T>(matrices.batch, [&](std::int64_t i, T* work, Int size) {
+    *statuses[i] = size == -1 || is_finite(matrices, i) ? run(i, work, size) : not_finite;
   });
 }
 

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cassert>
 #include <cstdlib>
-#include <memory>
 #include <mutex>
 
 #include "jaxexp/run_error.h"
@@ -64,7 +63,8 @@ Library::Library(const std::filesystem::path& file) : file_(file), library_(open
     (tried += tried.empty() ? "" : ", ") += decorated(prefix, known, suffix);
   }
   if (!routine)
-    throw RunError(Reason::argument, file.string() + " is no LAPACK: it has none of the functions " + tried);
+    throw RunError(Reason::argument,
+                   file.string() + " is not a LAPACK: it does not have any of the functions " + tried);
   // For a matrix without elements, it sets its last argument to 0, as wide as its integers are.
   Int none = 0, one = 1, info = -1;
   double element = 0;

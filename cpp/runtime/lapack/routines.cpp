@@ -14,49 +14,63 @@
 namespace jaxexp::runtime::lapack {
 namespace {
 
+/// How JAX writes a call: before 0.4.31, it was untyped, with sizes and choices as arguments in front of the arrays.
+enum class Form { untyped, typed };
+
+constexpr std::int64_t argument_of(Form form, std::int64_t typed, std::int64_t untyped) {
+  return form == Form::typed ? typed : untyped;
+}
+
+bool choice(const Call& call, std::int64_t argument) { return call.argument(argument).number<std::int32_t>() != 0; }
+
+/// Which triangle of a matrix is meant, in an untyped call by this argument.
+template <Form form>
+char uplo_of(const Call& call, std::int64_t argument) {
+  if constexpr (form == Form::typed) return call.letter("uplo", "LU");
+  return choice(call, argument) ? 'L' : 'U';
+}
+
+/// Whether vectors are computed (V) or not (N), in an untyped call by this argument.
+template <Form form>
+char mode_of(const Call& call, std::string_view name, std::int64_t argument) {
+  if constexpr (form == Form::typed) return call.letter(name, "NV");
+  return call.argument(argument).number<std::uint8_t>() == 'V' ? 'V' : 'N';
+}
+
 // Systems of equations: triangular and tridiagonal ones.
 
 struct Triangle {
   char side, uplo, transposed, diagonal;
 };
 
-/// `factor` scales the result: what JAX writes today has none.
-template <class T>
-void trsm(const Triangle& triangle, const Buffer* factor, const Buffer& matrix, const Buffer& sides,
-          const Buffer& result) {
-  const auto b = sides.matrices<T>();
+template <Form form>
+Triangle triangle_of(const Call& call) {
+  if constexpr (form == Form::typed)
+    return {call.letter("side", "LR"), call.letter("uplo", "LU"), call.letter("trans_x", "NTC"),
+            call.letter("diag", "NU")};
+  const auto transposed = call.argument(2).number<std::int32_t>();
+  return {choice(call, 0) ? 'L' : 'R', choice(call, 1) ? 'L' : 'U',
+          transposed == 0   ? 'N'
+          : transposed == 1 ? 'T'
+                            : 'C',
+          choice(call, 3) ? 'U' : 'N'};
+}
+
+template <class T, Form form>
+void trsm(const Call& call) {
+  constexpr std::int64_t matrix = argument_of(form, 0, 8), factor = argument_of(form, 2, 7);
+  const Triangle triangle = triangle_of<form>(call);
+  const auto b = call.argument(matrix + 1).matrices<T>();
   const std::int64_t n = triangle.side == 'L' ? b.rows : b.columns;
-  const auto a = matrix.matrices<T>(b.batch, n, n);
-  const auto x = copied(b, result);
-  T alpha = factor ? factor->number<T>() : T{1};
+  const auto a = call.argument(matrix).matrices<T>(b.batch, n, n);
+  const auto x = copied(b, call.result(0));
+  const bool has_factor = call.nr_arguments() > factor;  // which JAX 0.5 still wrote
+  T alpha = has_factor ? call.argument(factor).number<T>() : T{1};
   if (x.is_empty()) return;
   static const Routine<T> routine("trsm");
   for (std::int64_t i = 0; i < x.batch; ++i)
     routine(triangle.side, triangle.uplo, triangle.transposed, triangle.diagonal, Int{x.rows}, Int{x.columns}, &alpha,
             a[i], a.stride(), x[i], x.stride());
-}
-
-template <class T>
-void typed_trsm(const Call& call) {
-  const Triangle triangle{call.letter("side", "LR"), call.letter("uplo", "LU"), call.letter("trans_x", "NTC"),
-                          call.letter("diag", "NU")};
-  constexpr std::int64_t factor = 2;  // which JAX 0.5 still wrote
-  if (call.nr_arguments() <= factor)
-    return trsm<T>(triangle, nullptr, call.argument(0), call.argument(1), call.result(0));
-  const Buffer scale = call.argument(factor);
-  trsm<T>(triangle, &scale, call.argument(0), call.argument(1), call.result(0));
-}
-
-template <class T>
-void untyped_trsm(const Call& call) {
-  const auto choice = [&](std::int64_t i) { return call.argument(i).number<std::int32_t>(); };
-  const Triangle triangle{choice(0) ? 'L' : 'R', choice(1) ? 'L' : 'U',
-                          choice(2) == 0   ? 'N'
-                          : choice(2) == 1 ? 'T'
-                                           : 'C',
-                          choice(3) ? 'U' : 'N'};
-  const Buffer scale = call.argument(7);
-  trsm<T>(triangle, &scale, call.argument(8), call.argument(9), call.result(0));
 }
 
 template <class T>
@@ -72,44 +86,26 @@ void gtsv(const Call& call) {
   if (x.is_empty()) return;
   static const Routine<T> routine("gtsv");
   const auto& [lower, middle, upper] = diagonals;
-  for (std::int64_t i = 0; i < x.batch; ++i) {
-    Int info = 0;
+  for (std::int64_t i = 0; i < x.batch; ++i)
     // The first element below the diagonal belongs to no row.
-    routine(Int{x.rows}, Int{x.columns}, lower[i] + 1, middle[i], upper[i], x[i], x.stride(), &info);
-    *status[i] = static_cast<std::int32_t>(info);
-  }
+    *status[i] = routine.status(Int{x.rows}, Int{x.columns}, lower[i] + 1, middle[i], upper[i], x[i], x.stride());
 }
 
 // Cholesky, LU and QR factorizations.
 
-template <class T>
-void potrf(char uplo, const Buffer& matrix, const Buffer& result, const Buffer& info_result) {
-  const auto a = copied(square<T>(matrix), result);
-  const auto status = statuses(info_result, a.batch);
+template <class T, Form form>
+void potrf(const Call& call) {
+  const char uplo = uplo_of<form>(call, 0);
+  const auto a = copied(square<T>(call.argument(argument_of(form, 0, 3))), call.result(0));
+  const auto status = statuses(call.result(1), a.batch);
   if (a.is_empty()) return;
   static const Routine<T> routine("potrf");
-  for (std::int64_t i = 0; i < a.batch; ++i) {
-    Int info = 0;
-    routine(uplo, Int{a.rows}, a[i], a.stride(), &info);
-    *status[i] = static_cast<std::int32_t>(info);
-  }
+  for (std::int64_t i = 0; i < a.batch; ++i) *status[i] = routine.status(uplo, Int{a.rows}, a[i], a.stride());
 }
 
-template <class T>
-void typed_potrf(const Call& call) {
-  potrf<T>(call.letter("uplo", "LU"), call.argument(0), call.result(0), call.result(1));
-}
-
-template <class T>
-void untyped_potrf(const Call& call) {
-  const bool is_lower = call.argument(0).number<std::int32_t>() != 0;
-  potrf<T>(is_lower ? 'L' : 'U', call.argument(3), call.result(0), call.result(1));
-}
-
-/// The matrix is argument `first`.
-template <class T, std::int64_t first>
+template <class T, Form form>
 void getrf(const Call& call) {
-  const auto a = copied(call.argument(first).matrices<T>(), call.result(0));
+  const auto a = copied(call.argument(argument_of(form, 0, 3)).matrices<T>(), call.result(0));
   const std::int64_t rank = std::min(a.rows, a.columns);
   const auto pivots = call.result(1).vectors<std::int32_t>(a.batch, rank);
   const auto status = statuses(call.result(2), a.batch);
@@ -117,34 +113,21 @@ void getrf(const Call& call) {
   static const Routine<T> routine("getrf");
   Integers found(rank);
   for (std::int64_t i = 0; i < a.batch; ++i) {
-    Int info = 0;
-    routine(Int{a.rows}, Int{a.columns}, a[i], a.stride(), found.data(), &info);
+    *status[i] = routine.status(Int{a.rows}, Int{a.columns}, a[i], a.stride(), found.data());
     found.write(pivots[i], rank);
-    *status[i] = static_cast<std::int32_t>(info);
   }
 }
 
-template <class T>
-void geqrf(const Buffer& matrix, const Buffer& result, const Buffer& factors) {
-  const auto a = copied(matrix.matrices<T>(), result);
-  const auto tau = factors.vectors<T>(a.batch, std::min(a.rows, a.columns));
+template <class T, Form form>
+void geqrf(const Call& call) {
+  const auto a = copied(call.argument(argument_of(form, 0, 4)).matrices<T>(), call.result(0));
+  const auto tau = call.result(1).vectors<T>(a.batch, std::min(a.rows, a.columns));
+  if constexpr (form == Form::untyped) statuses(call.result(2), a.batch);
   if (a.is_empty()) return;
   static const Routine<T> routine("geqrf");
   for_each<T>(a.batch, [&](std::int64_t i, T* work, Int size) {
-    Int info = 0;
-    routine(Int{a.rows}, Int{a.columns}, a[i], a.stride(), tau[i], work, size, &info);
+    routine.status(Int{a.rows}, Int{a.columns}, a[i], a.stride(), tau[i], work, size);
   });
-}
-
-template <class T>
-void typed_geqrf(const Call& call) {
-  geqrf<T>(call.argument(0), call.result(0), call.result(1));
-}
-
-template <class T>
-void untyped_geqrf(const Call& call) {
-  statuses(call.result(2), call.argument(4).matrices<T>().batch);
-  geqrf<T>(call.argument(4), call.result(0), call.result(1));
 }
 
 template <class T>
@@ -156,42 +139,27 @@ void geqp3(const Call& call) {
   if (a.is_empty()) return;
   static const Routine<T> routine("geqp3");
   Integers found(a.columns);
-  [[maybe_unused]] const auto real_work = space<Real<T>>(2 * a.columns);
+  const RealWork<T> real_work(2 * a.columns);
   for_each<T>(a.batch, [&](std::int64_t i, T* work, Int size) {
-    Int info = 0;
     found.read(pivots[i], a.columns);
-    if constexpr (is_complex<T>)
-      routine(Int{a.rows}, Int{a.columns}, a[i], a.stride(), found.data(), tau[i], work, size, real_work.get(), &info);
-    else
-      routine(Int{a.rows}, Int{a.columns}, a[i], a.stride(), found.data(), tau[i], work, size, &info);
+    routine.status(Int{a.rows}, Int{a.columns}, a[i], a.stride(), found.data(), tau[i], work, size, real_work.get());
     if (size != -1) found.write(pivots[i], a.columns);
   });
 }
 
-/// The orthogonal matrix of a QR factorization.
-template <class T>
-void orgqr(const Buffer& reflectors, const Buffer& factors, const Buffer& result) {
-  const auto q = copied(reflectors.matrices<T>(), result);
-  const auto tau = factors.vectors<T>();
+template <class T, Form form>
+void orgqr(const Call& call) {
+  constexpr std::int64_t reflectors = argument_of(form, 0, 5);
+  const auto q = copied(call.argument(reflectors).matrices<T>(), call.result(0));
+  const auto tau = call.argument(reflectors + 1).vectors<T>();
+  if constexpr (form == Form::untyped) statuses(call.result(1), q.batch);
   if (tau.batch != q.batch || tau.rows > q.columns || q.columns > q.rows)
     throw CallError("a call of LAPACK must have as many rows as columns, and as many columns as reflectors, or more");
   if (q.is_empty()) return;
   static const Routine<T> routine(is_complex<T> ? "ungqr" : "orgqr");
   for_each<T>(q.batch, [&](std::int64_t i, T* work, Int size) {
-    Int info = 0;
-    routine(Int{q.rows}, Int{q.columns}, Int{tau.rows}, q[i], q.stride(), tau[i], work, size, &info);
+    routine.status(Int{q.rows}, Int{q.columns}, Int{tau.rows}, q[i], q.stride(), tau[i], work, size);
   });
-}
-
-template <class T>
-void typed_orgqr(const Call& call) {
-  orgqr<T>(call.argument(0), call.argument(1), call.result(0));
-}
-
-template <class T>
-void untyped_orgqr(const Call& call) {
-  statuses(call.result(1), call.argument(5).matrices<T>().batch);
-  orgqr<T>(call.argument(5), call.argument(6), call.result(0));
 }
 
 /// A product with the orthogonal matrix of a QR factorization.
@@ -208,15 +176,11 @@ void ormqr(const Call& call) {
   static const Routine<T> routine(is_complex<T> ? "unmqr" : "ormqr");
   // The routine writes to the reflectors for a while, which may be constant, or the same memory as their factors.
   const auto copy = space<T>(a.size());
+  const char transposed = is_complex<T> ? 'C' : 'T';
   for_each<T>(c.batch, [&](std::int64_t i, T* work, Int size) {
-    Int info = 0;
     std::copy_n(a[i], a.size(), copy.get());
-    routine(is_left ? 'L' : 'R',
-            !is_transposed  ? 'N'
-            : is_complex<T> ? 'C'
-                            : 'T',
-            Int{c.rows}, Int{c.columns}, Int{tau.rows}, copy.get(), a.stride(), tau[i], c[i], c.stride(), work, size,
-            &info);
+    routine.status(is_left ? 'L' : 'R', is_transposed ? transposed : 'N', Int{c.rows}, Int{c.columns}, Int{tau.rows},
+                   copy.get(), a.stride(), tau[i], c[i], c.stride(), work, size);
   });
 }
 
@@ -248,75 +212,46 @@ struct Decomposition {
   Arrays<std::int32_t> status;
 };
 
-template <class T>
-void gesdd(const Decomposition<T>& d) {
+/// The (A)ll, (S)ome or (N)one of the vectors.
+template <Form form>
+char vectors_of(const Call& call) {
+  if constexpr (form == Form::typed) return call.letter("mode", "ASN");
+  const bool is_full = choice(call, 0);
+  return choice(call, 1) ? is_full ? 'A' : 'S' : 'N';
+}
+
+template <class T, Form form>
+void gesdd(const Call& call) {
+  const Decomposition<T> d(vectors_of<form>(call), call.argument(argument_of(form, 0, 6)), call);
   if (d.a.is_empty()) return;
   static const Routine<T> routine("gesdd");
   const Int rows = d.a.rows, columns = d.a.columns, most = std::max(rows, columns);
   Integers integers(8 * d.rank);
-  [[maybe_unused]] Space<Real<T>> real_work;
-  if constexpr (is_complex<T>)
-    real_work = space<Real<T>>(d.mode == 'N' ? 7 * d.rank : d.rank * (5 * d.rank + 5 + 2 * most));
-  for_each<T>(d.a.batch, [&](std::int64_t i, T* work, Int size) {
-    if (size != -1 && !is_finite(d.a, i)) {
-      *d.status[i] = not_finite;
-      return;
-    }
-    Int info = 0;
-    if constexpr (is_complex<T>)
-      routine(d.mode, rows, columns, d.a[i], d.a.stride(), d.values[i], d.u[i], d.u.stride(), d.vt[i], d.vt.stride(),
-              work, size, real_work.get(), integers.data(), &info);
-    else
-      routine(d.mode, rows, columns, d.a[i], d.a.stride(), d.values[i], d.u[i], d.u.stride(), d.vt[i], d.vt.stride(),
-              work, size, integers.data(), &info);
-    *d.status[i] = static_cast<std::int32_t>(info);
+  const RealWork<T> real_work(d.mode == 'N' ? 7 * d.rank : d.rank * (5 * d.rank + 5 + 2 * most));
+  for_each_finite(d.a, d.status, [&](std::int64_t i, T* work, Int size) {
+    return routine.status(d.mode, rows, columns, d.a[i], d.a.stride(), d.values[i], d.u[i], d.u.stride(), d.vt[i],
+                          d.vt.stride(), work, size, real_work.get(), integers.data());
   });
 }
 
 template <class T>
-void gesvd(const Decomposition<T>& d) {
+void gesvd(const Call& call) {
+  const Decomposition<T> d(vectors_of<Form::typed>(call), call.argument(0), call);
   if (d.a.is_empty()) return;
   static const Routine<T> routine("gesvd");
-  [[maybe_unused]] const auto real_work = space<Real<T>>(5 * d.rank);
-  for_each<T>(d.a.batch, [&](std::int64_t i, T* work, Int size) {
-    if (size != -1 && !is_finite(d.a, i)) {
-      *d.status[i] = not_finite;
-      return;
-    }
-    Int info = 0;
-    if constexpr (is_complex<T>)
-      routine(d.mode, d.mode, Int{d.a.rows}, Int{d.a.columns}, d.a[i], d.a.stride(), d.values[i], d.u[i], d.u.stride(),
-              d.vt[i], d.vt.stride(), work, size, real_work.get(), &info);
-    else
-      routine(d.mode, d.mode, Int{d.a.rows}, Int{d.a.columns}, d.a[i], d.a.stride(), d.values[i], d.u[i], d.u.stride(),
-              d.vt[i], d.vt.stride(), work, size, &info);
-    *d.status[i] = static_cast<std::int32_t>(info);
+  const RealWork<T> real_work(5 * d.rank);
+  for_each_finite(d.a, d.status, [&](std::int64_t i, T* work, Int size) {
+    return routine.status(d.mode, d.mode, Int{d.a.rows}, Int{d.a.columns}, d.a[i], d.a.stride(), d.values[i], d.u[i],
+                          d.u.stride(), d.vt[i], d.vt.stride(), work, size, real_work.get());
   });
-}
-
-template <class T>
-void typed_gesdd(const Call& call) {
-  gesdd<T>({call.letter("mode", "ASN"), call.argument(0), call});
-}
-
-template <class T>
-void untyped_gesdd(const Call& call) {
-  const auto choice = [&](std::int64_t i) { return call.argument(i).number<std::int32_t>() != 0; };
-  const bool is_full = choice(0), has_vectors = choice(1);
-  gesdd<T>({has_vectors ? is_full ? 'A' : 'S' : 'N', call.argument(6), call});
-}
-
-template <class T>
-void typed_gesvd(const Call& call) {
-  gesvd<T>({call.letter("mode", "ASN"), call.argument(0), call});
 }
 
 // Eigenvalues and Schur forms.
 
-/// Of symmetric, or Hermitian, matrices.
-template <class T>
-void syevd(char mode, char uplo, const Buffer& matrix, const Call& call) {
-  const auto a = copied(square<T>(matrix), call.result(0));
+template <class T, Form form>
+void syevd(const Call& call) {
+  const char mode = form == Form::typed ? call.letter("mode", "NV") : 'V', uplo = uplo_of<form>(call, 0);
+  const auto a = copied(square<T>(call.argument(argument_of(form, 0, 3))), call.result(0));
   const Int n = a.rows;
   const auto values = call.result(1).vectors<Real<T>>(a.batch, n);
   const auto status = statuses(call.result(2), a.batch);
@@ -324,29 +259,11 @@ void syevd(char mode, char uplo, const Buffer& matrix, const Call& call) {
   static const Routine<T> routine(is_complex<T> ? "heevd" : "syevd");
   const Int integers_size = mode == 'V' ? 3 + 5 * n : 1;
   Integers integers(integers_size);
-  const Int real_size = mode == 'V' ? 1 + 5 * n + 2 * n * n : n;
-  [[maybe_unused]] Space<Real<T>> real_work;
-  if constexpr (is_complex<T>) real_work = space<Real<T>>(real_size);
+  const RealWork<T> real_work(mode == 'V' ? 1 + 5 * n + 2 * n * n : n);
   for_each<T>(a.batch, [&](std::int64_t i, T* work, Int size) {
-    Int info = 0;
-    if constexpr (is_complex<T>)
-      routine(mode, uplo, n, a[i], n, values[i], work, size, real_work.get(), real_size, integers.data(), integers_size,
-              &info);
-    else
-      routine(mode, uplo, n, a[i], n, values[i], work, size, integers.data(), integers_size, &info);
-    *status[i] = static_cast<std::int32_t>(info);
+    *status[i] = routine.status(mode, uplo, n, a[i], n, values[i], work, size, real_work.get(), real_work.size(),
+                                integers.data(), integers_size);
   });
-}
-
-template <class T>
-void typed_syevd(const Call& call) {
-  syevd<T>(call.letter("mode", "NV"), call.letter("uplo", "LU"), call.argument(0), call);
-}
-
-template <class T>
-void untyped_syevd(const Call& call) {
-  const bool is_lower = call.argument(0).number<std::int32_t>() != 0;
-  syevd<T>('V', is_lower ? 'L' : 'U', call.argument(3), call);
 }
 
 /// Complex vectors of a real matrix: a pair of conjugate eigenvalues has a column of real and one of imaginary parts.
@@ -365,144 +282,93 @@ void unpack(const T* packed, const T* imaginary, std::int64_t n, std::complex<T>
   }
 }
 
-/// Of any square matrices. The first of the results is `first`: real and imaginary parts of the values, or complex
-/// values; then left and right vectors.
-template <class T>
-void geev(char left, char right, const Buffer& matrix, const Call& call, std::int64_t first) {
+/// Of any square matrices. Results are the eigenvalues, then left and right vectors.
+template <class T, Form form>
+void geev(const Call& call) {
   using Complex = std::complex<Real<T>>;
-  const auto a = square<T>(matrix);
+  const char left = mode_of<form>(call, "compute_left", 2), right = mode_of<form>(call, "compute_right", 3);
+  const auto a = square<T>(call.argument(argument_of(form, 0, 4)));
   const Int n = a.rows;
-  std::int64_t next = first;
-  const auto values = call.result(next++).vectors<T>(a.batch, n);
-  [[maybe_unused]] Arrays<T> imaginary{};
-  if constexpr (!is_complex<T>) imaginary = call.result(next++).vectors<T>(a.batch, n);
-  const auto lefts = call.result(next++).matrices<Complex>(a.batch, n, n);
-  const auto rights = call.result(next++).matrices<Complex>(a.batch, n, n);
-  const auto status = statuses(call.result(next), a.batch);
+  constexpr std::int64_t work_results = is_complex<T> ? 2 : 3;  // of untyped calls
+  constexpr std::int64_t first = argument_of(form, 0, work_results), vectors = first + (is_complex<T> ? 1 : 2);
+  const Eigenvalues<T> values(call, first, a.batch, n);
+  const auto lefts = call.result(vectors).matrices<Complex>(a.batch, n, n);
+  const auto rights = call.result(vectors + 1).matrices<Complex>(a.batch, n, n);
+  const auto status = statuses(call.result(vectors + 2), a.batch);
   if (a.is_empty()) return;
   values.fill_with_zeros();  // for what is not computed
   lefts.fill_with_zeros();
   rights.fill_with_zeros();
-  if constexpr (!is_complex<T>) imaginary.fill_with_zeros();
   static const Routine<T> routine("geev");
   const auto copy = space<T>(n * n);
-  [[maybe_unused]] const auto real_work = space<Real<T>>(2 * n);
-  [[maybe_unused]] const auto packed = space<T>(2 * n * n);
-  for_each<T>(a.batch, [&](std::int64_t i, T* work, Int size) {
-    Int info = 0;
+  const RealWork<T> real_work(2 * n);
+  [[maybe_unused]] const auto packed = space<T>(is_complex<T> ? 0 : 2 * n * n);
+  for_each_finite(a, status, [&](std::int64_t i, T* work, Int size) {
     std::copy_n(a[i], n * n, copy.get());
-    if (size != -1 && !is_finite(a, i)) {
-      *status[i] = not_finite;
-      return;
-    }
     if constexpr (is_complex<T>) {
-      routine(left, right, n, copy.get(), n, values[i], lefts[i], n, rights[i], n, work, size, real_work.get(), &info);
+      return routine.status(left, right, n, copy.get(), n, values[i], lefts[i], n, rights[i], n, work, size,
+                            real_work.get());
     } else {
       T* const packed_rights = packed.get() + n * n;
-      routine(left, right, n, copy.get(), n, values[i], imaginary[i], packed.get(), n, packed_rights, n, work, size,
-              &info);
-      if (size != -1 && info == 0 && left == 'V') unpack(packed.get(), imaginary[i], n, lefts[i]);
-      if (size != -1 && info == 0 && right == 'V') unpack(packed_rights, imaginary[i], n, rights[i]);
+      const std::int32_t found = routine.status(left, right, n, copy.get(), n, values[i], values.imaginary(i),
+                                                packed.get(), n, packed_rights, n, work, size);
+      if (size != -1 && found == 0 && left == 'V') unpack(packed.get(), values.imaginary(i), n, lefts[i]);
+      if (size != -1 && found == 0 && right == 'V') unpack(packed_rights, values.imaginary(i), n, rights[i]);
+      return found;
     }
-    *status[i] = static_cast<std::int32_t>(info);
   });
 }
 
-template <class T>
-void typed_geev(const Call& call) {
-  geev<T>(call.letter("compute_left", "NV"), call.letter("compute_right", "NV"), call.argument(0), call, 0);
-}
-
-char letter(const Buffer& buffer) { return buffer.number<std::uint8_t>() == 'V' ? 'V' : 'N'; }
-
-template <class T>
-void untyped_geev(const Call& call) {
-  constexpr std::int64_t work_results = is_complex<T> ? 2 : 3;
-  geev<T>(letter(call.argument(2)), letter(call.argument(3)), call.argument(4), call, work_results);
-}
-
-/// Where the results of `gees` are.
-struct SchurResults {
-  std::int64_t vectors, values, selected, info;
-};
-
-template <class T>
-void gees(char mode, const Buffer& matrix, const Call& call, const SchurResults& results) {
-  const auto a = copied(square<T>(matrix), call.result(0));
+template <class T, Form form>
+void gees(const Call& call) {
+  if constexpr (form == Form::typed) static_cast<void>(call.letter("sort", "N"));
+  const char mode = mode_of<form>(call, "mode", 2);
+  // Where results are. How many values were selected comes before the last one.
+  constexpr std::int64_t vectors_at = argument_of(form, 1, 3), values_at = argument_of(form, 2, is_complex<T> ? 2 : 1),
+                         status_at = argument_of(form, is_complex<T> ? 4 : 5, 5);
+  const auto a = copied(square<T>(call.argument(argument_of(form, 0, 4))), call.result(0));
   const Int n = a.rows;
-  const auto vectors = call.result(results.vectors).matrices<T>(a.batch, n, n);
-  const auto values = call.result(results.values).vectors<T>(a.batch, n);
-  [[maybe_unused]] Arrays<T> imaginary{};
-  if constexpr (!is_complex<T>) imaginary = call.result(results.values + 1).vectors<T>(a.batch, n);
-  statuses(call.result(results.selected), a.batch);  // nothing is sorted
-  const auto status = statuses(call.result(results.info), a.batch);
+  const auto vectors = call.result(vectors_at).matrices<T>(a.batch, n, n);
+  const Eigenvalues<T> values(call, values_at, a.batch, n);
+  statuses(call.result(status_at - 1), a.batch);  // nothing is sorted
+  const auto status = statuses(call.result(status_at), a.batch);
   if (a.is_empty()) return;
   vectors.fill_with_zeros();  // for what is not computed
   values.fill_with_zeros();
-  if constexpr (!is_complex<T>) imaginary.fill_with_zeros();
   static const Routine<T> routine("gees");
-  [[maybe_unused]] const auto real_work = space<Real<T>>(n);
+  const RealWork<T> real_work(n);
   std::int32_t unused = 0;  // instead of a function that selects, and of work space for that
   for_each<T>(a.batch, [&](std::int64_t i, T* work, Int size) {
-    Int info = 0, selected = 0;
-    if constexpr (is_complex<T>)
-      routine(mode, 'N', &unused, n, a[i], n, &selected, values[i], vectors[i], n, work, size, real_work.get(), &unused,
-              &info);
-    else
-      routine(mode, 'N', &unused, n, a[i], n, &selected, values[i], imaginary[i], vectors[i], n, work, size, &unused,
-              &info);
-    *status[i] = static_cast<std::int32_t>(info);
+    Int selected = 0;
+    *status[i] = routine.status(mode, 'N', &unused, n, a[i], n, &selected, values[i], values.imaginary(i), vectors[i],
+                                n, work, size, real_work.get(), &unused);
   });
-}
-
-template <class T>
-void typed_gees(const Call& call) {
-  static_cast<void>(call.letter("sort", "N"));
-  constexpr SchurResults results = is_complex<T> ? SchurResults{1, 2, 3, 4} : SchurResults{1, 2, 4, 5};
-  gees<T>(call.letter("mode", "NV"), call.argument(0), call, results);
-}
-
-template <class T>
-void untyped_gees(const Call& call) {
-  constexpr SchurResults results{3, is_complex<T> ? 2 : 1, 4, 5};
-  gees<T>(letter(call.argument(2)), call.argument(4), call, results);
 }
 
 // Matrices brought into Hessenberg and tridiagonal form.
 
-template <class T>
-void gehrd(Int low, Int high, const Buffer& matrix, const Call& call) {
-  const auto a = copied(square<T>(matrix), call.result(0));
+template <class T, Form form>
+void gehrd(const Call& call) {
+  const bool is_typed = form == Form::typed;
+  const Int low = is_typed ? call.number("low") : call.argument(1).number<std::int32_t>();
+  const Int high = is_typed ? call.number("high") : call.argument(2).number<std::int32_t>();
+  const auto a = copied(square<T>(call.argument(argument_of(form, 0, 6))), call.result(0));
   const Int n = a.rows;
   const auto status = statuses(call.result(2), a.batch);
   const auto tau = call.result(1).vectors<T>(a.batch, std::max<Int>(n - 1, 0));
   if (a.is_empty()) return;
   if (low < 1 || low > high || high > n) throw CallError("a call of LAPACK must have 1 <= low <= high <= the size");
   static const Routine<T> routine("gehrd");
-  for_each<T>(
-      a.batch,
-      [&](std::int64_t i, T* work, Int size) {
-        Int info = 0;
-        routine(n, low, high, a[i], n, tau[i], work, size, &info);
-        *status[i] = static_cast<std::int32_t>(info);
-      },
-      n);  // some releases of LAPACK ask for less than they want where there is nothing to do
+  const auto run = [&](std::int64_t i, T* work, Int size) {
+    *status[i] = routine.status(n, low, high, a[i], n, tau[i], work, size);
+  };
+  for_each<T>(a.batch, run, n);  // some releases of LAPACK ask for less than they want where there is nothing to do
 }
 
-template <class T>
-void typed_gehrd(const Call& call) {
-  gehrd<T>(call.number("low"), call.number("high"), call.argument(0), call);
-}
-
-template <class T>
-void untyped_gehrd(const Call& call) {
-  const auto number = [&](std::int64_t i) { return call.argument(i).number<std::int32_t>(); };
-  gehrd<T>(number(1), number(2), call.argument(6), call);
-}
-
-template <class T>
-void sytrd(char uplo, const Buffer& matrix, const Call& call) {
-  const auto a = copied(square<T>(matrix), call.result(0));
+template <class T, Form form>
+void sytrd(const Call& call) {
+  const char uplo = uplo_of<form>(call, 1);
+  const auto a = copied(square<T>(call.argument(argument_of(form, 0, 5))), call.result(0));
   const Int n = a.rows;
   const auto status = statuses(call.result(4), a.batch);
   const auto diagonal = call.result(1).vectors<Real<T>>(a.batch, n);
@@ -511,21 +377,8 @@ void sytrd(char uplo, const Buffer& matrix, const Call& call) {
   if (a.is_empty()) return;
   static const Routine<T> routine(is_complex<T> ? "hetrd" : "sytrd");
   for_each<T>(a.batch, [&](std::int64_t i, T* work, Int size) {
-    Int info = 0;
-    routine(uplo, n, a[i], n, diagonal[i], beside[i], tau[i], work, size, &info);
-    *status[i] = static_cast<std::int32_t>(info);
+    *status[i] = routine.status(uplo, n, a[i], n, diagonal[i], beside[i], tau[i], work, size);
   });
-}
-
-template <class T>
-void typed_sytrd(const Call& call) {
-  sytrd<T>(call.letter("uplo", "LU"), call.argument(0), call);
-}
-
-template <class T>
-void untyped_sytrd(const Call& call) {
-  const bool is_lower = call.argument(1).number<std::int32_t>() != 0;
-  sytrd<T>(is_lower ? 'L' : 'U', call.argument(5), call);
 }
 
 // The targets of custom calls.
@@ -533,7 +386,7 @@ void untyped_sytrd(const Call& call) {
 struct Target {
   Handler* handler;
   std::string routine;  // such as "dgetrf"
-  bool is_untyped;
+  Form form;
 };
 
 using Table = std::map<std::string, Target, std::less<>>;
@@ -542,47 +395,47 @@ using Table = std::map<std::string, Target, std::less<>>;
 template <class T>
 void add(Table& table, std::string_view routine, Handler* handler) {
   const std::string name = letter_of<T>() + std::string(routine);
-  table.emplace("lapack_" + name + "_ffi", Target{handler, name, false});
+  table.emplace("lapack_" + name + "_ffi", Target{handler, name, Form::typed});
 }
 
 /// Adds what earlier releases wrote: "lapack_dgetrf", without types.
 template <class T>
 void add_untyped(Table& table, std::string_view routine, Handler* handler, const std::string& library = "lapack_") {
   const std::string name = letter_of<T>() + std::string(routine);
-  table.emplace(library + name, Target{handler, name, true});
+  table.emplace(library + name, Target{handler, name, Form::untyped});
 }
 
 template <class T>
 void add_all(Table& table) {
-  add<T>(table, "trsm", handler<typed_trsm<T>, Most{3, 1}>);
-  add_untyped<T>(table, "trsm", handler<untyped_trsm<T>>, "blas_");
+  add<T>(table, "trsm", handler<trsm<T, Form::typed>, Most{3, 1}>);
+  add_untyped<T>(table, "trsm", handler<trsm<T, Form::untyped>>, "blas_");
   add<T>(table, "gtsv", handler<gtsv<T>, Most{4, 5}>);
   const auto orthogonal = is_complex<T> ? "ungqr" : "orgqr";
-  add<T>(table, "potrf", handler<typed_potrf<T>, Most{1, 2}>);
-  add_untyped<T>(table, "potrf", handler<untyped_potrf<T>>);
-  add<T>(table, "getrf", handler<getrf<T, 0>, Most{1, 3}>);
-  add_untyped<T>(table, "getrf", handler<getrf<T, 3>>);
-  add<T>(table, "geqrf", handler<typed_geqrf<T>, Most{1, 2}>);
-  add_untyped<T>(table, "geqrf", handler<untyped_geqrf<T>>);
+  add<T>(table, "potrf", handler<potrf<T, Form::typed>, Most{1, 2}>);
+  add_untyped<T>(table, "potrf", handler<potrf<T, Form::untyped>>);
+  add<T>(table, "getrf", handler<getrf<T, Form::typed>, Most{1, 3}>);
+  add_untyped<T>(table, "getrf", handler<getrf<T, Form::untyped>>);
+  add<T>(table, "geqrf", handler<geqrf<T, Form::typed>, Most{1, 2}>);
+  add_untyped<T>(table, "geqrf", handler<geqrf<T, Form::untyped>>);
   add<T>(table, "geqp3", handler<geqp3<T>, Most{2, 3}>);
-  add<T>(table, orthogonal, handler<typed_orgqr<T>, Most{2, 1}>);
-  add_untyped<T>(table, orthogonal, handler<untyped_orgqr<T>>);
+  add<T>(table, orthogonal, handler<orgqr<T, Form::typed>, Most{2, 1}>);
+  add_untyped<T>(table, orthogonal, handler<orgqr<T, Form::untyped>>);
   add<T>(table, is_complex<T> ? "unmqr" : "ormqr", handler<ormqr<T>, Most{3, 1}>);
-  add<T>(table, "gesdd", handler<typed_gesdd<T>, Most{1, 5}>);
-  add_untyped<T>(table, "gesdd", handler<untyped_gesdd<T>>);
-  add<T>(table, "gesvd", handler<typed_gesvd<T>, Most{1, 5}>);
+  add<T>(table, "gesdd", handler<gesdd<T, Form::typed>, Most{1, 5}>);
+  add_untyped<T>(table, "gesdd", handler<gesdd<T, Form::untyped>>);
+  add<T>(table, "gesvd", handler<gesvd<T>, Most{1, 5}>);
   const auto symmetric = is_complex<T> ? "heevd" : "syevd";
-  add<T>(table, symmetric, handler<typed_syevd<T>, Most{1, 3}>);
-  add_untyped<T>(table, symmetric, handler<untyped_syevd<T>>);
-  add<T>(table, "geev", handler<typed_geev<T>, Most{1, is_complex<T> ? 4 : 5}>);
-  add_untyped<T>(table, "geev", handler<untyped_geev<T>>);
-  add<T>(table, "gees", handler<typed_gees<T>, Most{1, is_complex<T> ? 5 : 6}>);
-  add_untyped<T>(table, "gees", handler<untyped_gees<T>>);
+  add<T>(table, symmetric, handler<syevd<T, Form::typed>, Most{1, 3}>);
+  add_untyped<T>(table, symmetric, handler<syevd<T, Form::untyped>>);
+  add<T>(table, "geev", handler<geev<T, Form::typed>, Most{1, is_complex<T> ? 4 : 5}>);
+  add_untyped<T>(table, "geev", handler<geev<T, Form::untyped>>);
+  add<T>(table, "gees", handler<gees<T, Form::typed>, Most{1, is_complex<T> ? 5 : 6}>);
+  add_untyped<T>(table, "gees", handler<gees<T, Form::untyped>>);
   const auto tridiagonal = is_complex<T> ? "hetrd" : "sytrd";
-  add<T>(table, "gehrd", handler<typed_gehrd<T>, Most{1, 3}>);
-  add_untyped<T>(table, "gehrd", handler<untyped_gehrd<T>>);
-  add<T>(table, tridiagonal, handler<typed_sytrd<T>, Most{1, 5}>);
-  add_untyped<T>(table, tridiagonal, handler<untyped_sytrd<T>>);
+  add<T>(table, "gehrd", handler<gehrd<T, Form::typed>, Most{1, 3}>);
+  add_untyped<T>(table, "gehrd", handler<gehrd<T, Form::untyped>>);
+  add<T>(table, tridiagonal, handler<sytrd<T, Form::typed>, Most{1, 5}>);
+  add_untyped<T>(table, tridiagonal, handler<sytrd<T, Form::untyped>>);
 }
 
 const Target* target_of(std::string_view name) {
@@ -607,7 +460,7 @@ Handler* handler_of(std::string_view target) {
 
 bool is_untyped(std::string_view target) {
   const Target* const known = target_of(target);
-  return known && known->is_untyped;
+  return known && known->form == Form::untyped;
 }
 
 void check_routine(std::string_view target) {
