@@ -193,7 +193,7 @@ def test_damage_is_one_reason_whatever_the_digests_are(folder, tmp_path, run) ->
     assert "4 artifacts: 4 damaged" in out
     reasons = out.split("\n\n")[2].splitlines()[1:]
     assert [line.split()[:2] for line in reasons] == [["2", "damaged"]] * 2
-    assert all("found others, of digest ... instead of ...: " in line for line in reasons)
+    assert all("found different bytes, with the digest ... instead of ...: " in line for line in reasons)
     status, _, err = run("migrate", tmp_path, tmp_path.parent / "new")
     assert (status, err.count("\n")) == (1, 2)
 

@@ -112,7 +112,7 @@ def test_damage(exe: Path, refused: Any) -> None:
     refused("", "inspect", "--mlir", exe)  # only artifacts have modules
     flip(exe, -2000)
     said = f"cannot read the executables {str(exe)!r}: at code: expected the bytes as they were written"
-    assert "found others; delete the file, and precompile again" in refused(said, "inspect", "--check", exe)
+    assert "found different bytes; delete the file, and precompile again" in refused(said, "inspect", "--check", exe)
     flip(exe, 70)
     refused("cannot read the executables", "inspect", exe)
 

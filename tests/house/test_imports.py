@@ -140,10 +140,11 @@ def cpp_arrows() -> Iterator[Arrow]:
         for room in IN_CPP.values()
         for schema in re.findall(r"schema/(\w+)\.fbs", room.row)
     }
-    # Public headers belong to the rooms that implement them; the runtime's errors belong to its lowest room.
+    # Public headers belong to the rooms that implement them; the runtime's errors and times belong to its lower ones.
     public = {f"jaxexp/{path.name}": f"{path.parts[-4]}/api" for path in CPP.glob("*/include/jaxexp/*.h")}
     public["jaxexp/run_error.h"] = "runtime/plugin"
     public["jaxexp/weights_error.h"] = "runtime/weights"
+    public["jaxexp/call_times.h"] = "runtime/function"
     public["jaxexp/run.h"] = "runtime/c"
     public["jaxexp/version.h"] = "wire/api"  # which the build makes
     for path in sorted([*CPP.glob("wire/**/*.*"), *CPP.glob("runtime/**/*.*"), *CPP.glob("bindings/*/*.*")]):

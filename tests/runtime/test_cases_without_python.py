@@ -220,7 +220,7 @@ def test_calls_that_fail(tmp_path: Path, check: Check) -> None:
     beside.write_bytes(beside.read_bytes().replace(np.float32(1).tobytes(), np.float32(2).tobytes(), 1))
     found = check(file, called(file, failing=1))
     assert [case["verdict"] for case in found["cases"]] == ["failed", "equal"]
-    assert "the file is damaged" in found["cases"][0]["error"]
+    assert "found the digest" in found["cases"][0]["error"]
     # Drawn arguments count, and those of dtype float0, which take a byte for each number when they are made.
     indexed = jaxexp.export(jax.jit(lambda x, i: x[i]))(jax.ShapeDtypeStruct((4,), jnp.bfloat16), np.int32(0))
     indexed.save(file, vjp_order=1, cases=[{"args": (Drawn((4,), "bfloat16"), np.int32(2)), "vjp_order": 1}])

@@ -223,16 +223,18 @@ def test_files_that_are_refused(artifact: Path, files: tuple[Path, Path]) -> Non
     good = x.read_bytes()
     head = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({'1, ' * 20_000}), }}\n".encode()
     for bad, message in {
-        b"nothing at all": "it is no .npy file",
+        b"nothing at all": "it is not a .npy file",
         good[:-1]: "it ends before its last number",
         good.replace(b"<f4", b">f4"): "its dtype is '>f4', where a little-endian number is expected",
         good.replace(b"<f4", b"|V"): "its dtype is '|V'",
-        good.replace(b"(2, 3)", b"(2, x)"): "its head is not one that NumPy writes",
-        good.replace(b"(2, 3)", b"(02,3)"): "its head is not one that NumPy writes",
+        good.replace(b"(2, 3)", b"(2, x)"): "its header is not in the form that NumPy writes",
+        good.replace(b"(2, 3)", b"(02,3)"): "its header is not in the form that NumPy writes",
         good.replace(b"(2, 3)", b"(3, 2)"): "args[0]['x'].shape[0] must have size 2, found size 3 (exp",
-        good[:8] + b"\xff\xff" + good[10:]: "its head is damaged, or newer",
-        good[:7] + b"\x09" + good[8:]: "its head is damaged, or newer",
-        good.replace(b"'fortran_order': False", b"'descr':         '<f4'"): "its head is not one that NumPy writes",
+        good[:8] + b"\xff\xff" + good[10:]: "its header is damaged, or of a newer version",
+        good[:7] + b"\x09" + good[8:]: "its header is damaged, or of a newer version",
+        good.replace(
+            b"'fortran_order': False", b"'descr':         '<f4'"
+        ): "its header is not in the form that NumPy writes",
         b"\x93NUMPY\2\0" + len(head).to_bytes(4, "little") + head + bytes(4): "must have rank 2, found rank 20000",
     }.items():
         x.write_bytes(bad)
@@ -265,15 +267,15 @@ def test_npz_files_that_are_refused(artifact: Path, tmp_path: Path, monkeypatch:
     twice = good[record:end] * 2 + good[end : end + 8] + b"\4\0\4\0" + good[end + 12 :]
     for content, message in {
         compressed.getvalue(): "it is compressed: save it with np.savez",
-        b"PK": "it is no .npz file",
-        other.getvalue(): "its member 'readme.txt' is no array",
+        b"PK": "it is not a .npz file",
+        other.getvalue(): "its member 'readme.txt' is not an array",
         good[:record] + twice: "it is a damaged .npz file",
         good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :]: "damaged",
         good.replace(b"arr_0", b"arr_1", 1): "damaged",
         good[: record + 8] + bytes([good[record + 8] | 1]) + good[record + 9 :]: "encrypted",
-        npz(X * 0, B) + good: "damaged .npz file, or has more in it",
-        b"text" + good: "damaged .npz file, or has more in it",
-        good + b"text": "damaged .npz file, or has more in it",
+        npz(X * 0, B) + good: "damaged .npz file, or contains something else",
+        b"text" + good: "damaged .npz file, or contains something else",
+        good + b"text": "damaged .npz file, or contains something else",
         npz(X * 0, B) + wide: "it is a damaged .npz file",
     }.items():
         path.write_bytes(content)
@@ -358,7 +360,7 @@ def test_options(artifact: Path, files: tuple[Path, Path], tmp_path: Path) -> No
     assert "there are 2 results" in fails(
         artifact, *files, tmp_path / "ct.npy", "--vjp", 1, "--out", tmp_path / "y.npy"
     )
-    assert "different numbers below 1, and not [1]" in fails(artifact, *files, "--device", 1)
+    assert "different numbers below 1, found [1]" in fails(artifact, *files, "--device", 1)
 
 
 def test_command_lines_that_make_no_sense(artifact: Path) -> None:

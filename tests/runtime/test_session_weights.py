@@ -71,7 +71,7 @@ def test_weights(folder: Path, tmp_path: Path) -> None:
             session.with_weights(wrong)
     given = {name: np.asarray(array) for name, array in named(params()).items()}
     close([Session(data, plugin="cpu")(given, X)], [apply(params(), X)])  # bytes take them as an argument
-    with pytest.raises(RunError, match="takes no weights: its first argument is no dict of arrays"):
+    with pytest.raises(RunError, match="takes no weights: its first argument is not a dict of arrays"):
         Session(folder / "fleet.zip::sin", plugin="cpu").with_weights(other)
     close([Session(folder / "fleet.zip::tanh", plugin="cpu")(X)], [jnp.tanh(apply(params(), X))])
     for one in (session, session.with_weights(folder / "fleet.zip::tuned")):

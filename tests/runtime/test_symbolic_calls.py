@@ -139,17 +139,17 @@ def test_expressions_and_constraints(load: Load, call: Call) -> None:
 
 def test_sizes_that_are_no_sizes(load: Load) -> None:
     blob = exported(lambda x: x + 1)
-    takes = "<lambda> takes sets of sizes of at least 1 of b"
+    takes = "<lambda> takes a size of at least 1 for each of b"
     for sizes, message in (
         *((sizes, takes) for sizes in (["c=8"], ["b=0"], ["b=8,c=3"], [""])),
         (["b"], "sizes are given as in batch=8,seq=128, and not 'b'"),
-        ([], "is to run for listed sizes only, and none are listed"),
+        ([], "must run for listed sizes only, but no sizes are listed"),
         ([f"b={i}" for i in range(1, 66)], "at most 64 sets of sizes, and not 65"),
     ):
         with pytest.raises(RunError, match=message):
             load(blob, *sizes)
     static = jaxexp.export(jax.jit(lambda x: x + 1))(jax.ShapeDtypeStruct((2,), "float32"))
-    with pytest.raises(RunError, match="of at least 1 of no dimension variable"):
+    with pytest.raises(RunError, match="takes no sizes, because it has no symbolic dimensions, found"):
         load(static.serialize(compatibility=built.READER), "b=8")
 
 
@@ -327,8 +327,8 @@ def test_what_is_not_known_is_refused_by_name(load: Any, call: Call) -> None:
     exported = jaxexp.export(nearly)(jax.ShapeDtypeStruct((b,), "float32"))
     function = load(exported, **ANY)
     message = (
-        r"^<lambda> has symbolic dimensions, and of its operation vhlo.custom_call_v1 of "
-        r"stablehlo.dynamic_approx_top_k it is not known what sizes it computes: fix them with 'jaxexp specialize OLD "
+        r"^<lambda> has symbolic dimensions, and the sizes that its operation vhlo.custom_call_v1 of "
+        r"stablehlo.dynamic_approx_top_k computes are not known here: fix them with 'jaxexp specialize OLD "
     )
     with pytest.raises(RunError, match=message) as error:
         call(function, np.ones(4, np.float32))
@@ -401,7 +401,7 @@ def test_sessions(saved: Path, plugin: Path) -> None:
     assert more(numbers((16, 4)))["rows"].shape == (16, 4)
     with pytest.raises(jaxexp.errors.RunError, match=r"runs for b=2 or b=8 or b=16 only, and not for b=9$"):
         more(numbers((9, 4)))
-    with pytest.raises(jaxexp.errors.RunError, match="takes sets of sizes of at least 1 of b"):
+    with pytest.raises(jaxexp.errors.RunError, match="takes a size of at least 1 for each of b"):
         Session(saved, plugin=plugin, sizes=[{"n": 16}])
 
 

@@ -4,18 +4,11 @@
 #include <algorithm>
 #include <compare>
 #include <cstddef>
-#include <cstdint>
-#include <optional>
-#include <string>
 #include <string_view>
-#include <vector>
 
-#include "bindings/base/buffer.h"
 #include "bindings/base/define.h"
 #include "bindings/base/objects.h"
 #include "wire/archive/end.h"
-#include "wire/archive/weights.h"
-#include "wire/archive/zip_file.h"
 #include "wire/artifact/layout.h"
 #include "wire/base/digest.h"
 #include "wire/base/error.h"
@@ -80,16 +73,6 @@ std::vector<Extent> extents(const IndexView& view, const Numbers& numbers) {
   return extents;
 }
 
-std::vector<Extent> zip_extents(const IndexView& view, const Numbers& numbers) {
-  std::vector<Extent> extents;
-  for (const std::uint32_t number : to_vector<std::uint32_t>(numbers)) {
-    const schema::Place& place = *view.index().member(number).place();
-    extents.push_back(nb::make_tuple(place.position() - place.header(), std::uint64_t{place.header()} + place.size(),
-                                     extent(view, number)[2]));
-  }
-  return extents;
-}
-
 std::vector<std::uint32_t> owners(const IndexView& view, const Numbers& given) {
   struct Place {
     std::uint64_t position;
@@ -144,6 +127,14 @@ std::optional<std::pair<std::uint64_t, std::uint64_t>> tensor(const IndexView& v
   const auto* const weights = view.index().weights();
   const auto* const found = weights ? wire::find_tensor(*weights, digest) : nullptr;
   return found ? std::optional(std::pair(found->position(), found->size())) : std::nullopt;
+}
+
+/// What stands behind the index from `position` on: the directory of the ZIP file, which has the index as a member,
+/// too, and its end with the comment.
+nb::bytes last_bytes(std::vector<wire::ZipMember> files, const wire::Member::Place& index, std::uint64_t position,
+                     const nb::bytes& comment) {
+  files.push_back({std::string(wire::index_name), index.size, index.crc32, index.position - index.header});
+  return to_bytes(wire::zip_end(files, position, {comment.c_str(), comment.size()}));
 }
 
 }  // namespace
@@ -210,7 +201,6 @@ void define_archive_index(nb::module_& m) {
            "Where its bytes are: position and size; and those of its modules if they are apart.")
       .def("find_all", &find_all, "names"_a, "The numbers of members. Raises KeyError where there is no such member.")
       .def("extents", &extents, "numbers"_a, "`extent` of several members.")
-      .def("zip_extents", &zip_extents, "numbers"_a, "The same from their headers in the ZIP file on.")
       .def("owners", &owners, "numbers"_a,
            "For each of several members, the first among them with the same bytes; best the one that owns them.")
       .def("own_metadata", &own_metadata, "numbers"_a,
@@ -297,12 +287,6 @@ void define_summary(nb::module_& m) {
 
 }  // namespace
 
-nb::bytes last_bytes(std::vector<wire::ZipMember> files, const Member::Place& index, std::uint64_t position,
-                     const nb::bytes& comment) {
-  files.push_back({std::string(wire::index_name), index.size, index.crc32, index.position - index.header});
-  return to_bytes(wire::zip_end(files, position, {comment.c_str(), comment.size()}));
-}
-
 void define_archive_member(nb::module_& m) {
   define_place(m);
   define_summary(m);
@@ -370,7 +354,6 @@ void define_archive_end(nb::module_& m) {
       .def_ro("root_digest", &End::root_digest)
       .def("comment", [](const End& end) { return to_bytes(end.comment()); }, "The ZIP file's comment.");
   m.attr("ARCHIVE_END_SIZE") = End::size;
-  m.attr("ARCHIVE_END_MAGIC") = to_bytes(End::magic);
   m.attr("ARCHIVE_SECTION_HEAD_SIZE") = wire::Section::most_head;
   m.attr("ARCHIVE_INDEX_NAME") = text(wire::index_name);
   m.def("archive_weights_name", &wire::weights_name, "number"_a,

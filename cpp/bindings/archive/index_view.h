@@ -6,7 +6,6 @@
 #include <optional>
 #include <string>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "bindings/base/buffer.h"
@@ -14,7 +13,6 @@
 #include "wire/archive/index.h"
 #include "wire/archive/member.h"
 #include "wire/archive/weights.h"
-#include "wire/archive/zip_file.h"
 
 namespace jaxexp::bindings {
 
@@ -26,7 +24,6 @@ using ReadMany = nb::typed<nb::callable, std::vector<nb::bytes>(std::vector<std:
 
 using Numbers = Argument<nb::list, int>;
 
-/// The index of an archive in a caller's buffer.
 class IndexView {
  public:
   IndexView(HasBuffer index, HasBuffer root, const wire::Digest& root_digest, std::uint64_t end);
@@ -52,11 +49,6 @@ template <>
 inline constexpr auto fields<wire::ArchiveWeights::Tensor> =
     std::tuple(&wire::ArchiveWeights::Tensor::digest, &wire::ArchiveWeights::Tensor::position,
                &wire::ArchiveWeights::Tensor::size);
-
-/// What stands behind the index from `position` on: the directory of the ZIP file, which has the index as a member,
-/// too, and its end with the comment.
-nb::bytes last_bytes(std::vector<wire::ZipMember> files, const wire::Member::Place& index, std::uint64_t position,
-                     const nb::bytes& comment);
 
 }  // namespace jaxexp::bindings
 

@@ -6,7 +6,6 @@
 #include <string>
 #include <string_view>
 #include <tuple>
-#include <vector>
 
 #include "bindings/archive/index_view.h"
 #include "bindings/base/define.h"

@@ -8,7 +8,6 @@
 #include <mutex>
 #include <optional>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -35,7 +34,6 @@ class Scratch {
 
   Scratch() { forget(); }
 
-  /// For the job at hand.
   std::vector<std::uint64_t>& memory() { return buffers_[used_]; }
   /// Metadata that this thread has seen, in buffers that are kept for it.
   wire::MetadataCache& known() { return *known_; }
@@ -50,7 +48,6 @@ class Scratch {
       if (++used_ == buffers_.size()) forget();
     }
   }
-  /// Makes all buffers free for other bytes.
   void forget() {
     known_.emplace();
     used_ = known_count_ = 0;

@@ -5,9 +5,6 @@
 #include "bindings/base/objects.h"
 #include "bindings/codec/decoder.h"
 #include "bindings/codec/symbolic.h"
-#include "wire/artifact/opened.h"
-#include "wire/exported/generation.h"
-#include "wire/exported/values.h"
 
 namespace jaxexp::bindings {
 namespace {
@@ -100,15 +97,6 @@ Later Artifact::later() const {
   return bindings::later(*exported_, trailer ? &*trailer : nullptr, source_->bytes.size());
 }
 
-nb::memoryview Artifact::module() const {
-  const auto bytes = module_bytes();
-  return source_->module_buffer(order_).part(bytes);
-}
-
-nb::memoryview Artifact::unchecked_module() const {
-  return source_->module_buffer(order_).part(unchecked_module_bytes());
-}
-
 std::span<const std::uint8_t> Artifact::module_bytes() const {
   const auto bytes = unchecked_module_bytes();
   const wire::Opened& opened = *source_->opened;
@@ -126,8 +114,6 @@ std::span<const std::uint8_t> Artifact::unchecked_module_bytes() const {
   return bytes;
 }
 
-std::size_t Artifact::module_size() const { return source_->opened->module(*exported_, order_).size(); }
-
 std::size_t Artifact::size() const {
   const auto& trailer = source_->opened->trailer();
   return trailer ? trailer->whole_size() : source_->bytes.size();
@@ -144,16 +130,10 @@ std::optional<nb::str> Artifact::jax_version() const {
   return version ? std::optional(text(*version)) : std::nullopt;
 }
 
-std::string_view Artifact::writer() const { return wire::writer(*exported_); }
-
 std::optional<std::pair<nb::str, std::size_t>> Artifact::origin() const {
   if (order_ == 0) return std::nullopt;
   return std::pair(text(*source_->opened->root().function_name()), order_);
 }
-
-nb::str Artifact::fun_name() const { return text(*exported_->function_name()); }
-
-std::uint32_t Artifact::nr_devices() const { return wire::device_count(*exported_); }
 
 nb::typed<nb::tuple, nb::str, nb::ellipsis> Artifact::platforms() const {
   const auto& names = *exported_->platforms();

@@ -15,6 +15,8 @@
 #include "bindings/codec/later.h"
 #include "exported_generated.h"
 #include "wire/artifact/opened.h"
+#include "wire/exported/generation.h"
+#include "wire/exported/values.h"
 
 namespace jaxexp::bindings {
 
@@ -30,18 +32,17 @@ class Artifact {
   Facts decode() const;
   using Attributes = Argument<nb::dict, nb::str, nb::any>;
   void complete(const Attributes& attributes) const;
-  /// Decodes the fields.
   const Said& said() const { return decode_once().said; }
   bool is_decoded() const { return decoded_ && decoded_->values.is_valid(); }
   /// Decodes now what might be refused, or changed, later on. `asked` is what `later` says where that is known already.
   void prepare(const std::optional<Later>& asked = std::nullopt) const;
-  nb::memoryview module() const;
+  nb::memoryview module() const { return source_->module_buffer(order_).part(module_bytes()); }
   /// The first call compares them with the trailer's digest.
   std::span<const std::uint8_t> module_bytes() const;
-  nb::memoryview unchecked_module() const;
+  nb::memoryview unchecked_module() const { return source_->module_buffer(order_).part(unchecked_module_bytes()); }
   /// The same, unchecked, and the check by itself, for a caller that computes the digest anyway.
   std::span<const std::uint8_t> unchecked_module_bytes() const;
-  std::size_t module_size() const;
+  std::size_t module_size() const { return source_->opened->module(*exported_, order_).size(); }
   void check_module(const wire::Digest& found) const;
   std::optional<Artifact> vjp() const;
   bool has_vjp() const { return exported_->vjp() != nullptr; }
@@ -49,10 +50,10 @@ class Artifact {
 
   int serialization_version() const { return exported_->serialization_version(); }
   std::optional<nb::str> jax_version() const;
-  std::string_view writer() const;
-  nb::str fun_name() const;
+  std::string_view writer() const { return wire::writer(*exported_); }
+  nb::str fun_name() const { return text(exported_->function_name()->string_view()); }
   std::optional<std::pair<nb::str, std::size_t>> origin() const;
-  std::uint32_t nr_devices() const;
+  std::uint32_t nr_devices() const { return wire::device_count(*exported_); }
   nb::typed<nb::tuple, nb::str, nb::ellipsis> platforms() const;
   std::pair<std::uint32_t, std::uint32_t> counts() const;
   bool runs_anywhere() const;
@@ -115,6 +116,22 @@ class Artifact {
   std::size_t order_;  // how many VJPs deep
   mutable std::shared_ptr<Decoded> decoded_;
   nb::object noted_ = nb::none();
+};
+
+/// Makes an Exported of each artifact. Its fields are decoded when somebody looks at them.
+class Functions {
+ public:
+  /// `makes` has what makes objects: `Exported`, `LoadedVjp` and `metadata_from_json`.
+  explicit Functions(nb::handle makes);
+
+  /// Of an artifact that is prepared.
+  nb::object function(Artifact artifact) const;
+  /// Of the artifact in a buffer, which is verified and prepared.
+  nb::object read(nb::handle buffer) const;
+
+ private:
+  nb::object exported_, loaded_vjp_, metadata_from_json_;
+  nb::object artifact_name_, get_vjp_name_, nothing_;
 };
 
 }  // namespace jaxexp::bindings

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "bindings/artifact/artifact.h"
-#include "bindings/artifact/functions.h"
 #include "bindings/artifact/noted.h"
 #include "bindings/base/buffer.h"
 #include "bindings/base/objects.h"

@@ -41,7 +41,6 @@ inline constexpr auto fields<wire::Cases> =
 
 }  // namespace jaxexp::bindings
 
-/// Bytes in Python.
 template <>
 struct nanobind::detail::type_caster<jaxexp::wire::Cases::Data> {
   NB_TYPE_CASTER(jaxexp::wire::Cases::Data, const_name("bytes"))

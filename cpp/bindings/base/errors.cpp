@@ -1,14 +1,10 @@
 #include "bindings/base/errors.h"
 
-#include <system_error>
-
-#include "bindings/base/objects.h"
 #include "wire/artifact/layout.h"
 
 namespace jaxexp::bindings {
 namespace {
 
-/// By `Also`.
 constexpr const char* serialization_errors[] = {"SerializationError", "SerializationTypeError",
                                                 "SerializationKeyError"};
 static_assert(static_cast<std::size_t>(Also::key_error) + 1 == std::size(serialization_errors));

@@ -5,7 +5,6 @@
 #include <new>
 #include <string>
 #include <system_error>
-#include <utility>
 
 #include "bindings/base/nanobind.h"
 #include "bindings/base/objects.h"
@@ -13,7 +12,6 @@
 
 namespace jaxexp::bindings {
 
-/// An exception of jaxexp._errors.
 template <class... Arguments>
 nb::object make_error(const char* name, const Arguments&... arguments) {
   return nb::module_::import_("jaxexp._errors").attr(name)(arguments...);
@@ -64,7 +62,6 @@ void translate_errors();
 /// called from the catch clause.
 [[noreturn]] void raise_at(nb::python_error& cause, const wire::Path& where);
 
-/// The Python exception for a C++ exception.
 nb::object python_exception(const std::exception_ptr& exception);
 
 /// An ExportTypeError, which is a TypeError too.

@@ -3,9 +3,7 @@
 
 #include <cstdint>
 #include <limits>
-#include <memory>
 #include <new>
-#include <span>
 
 #include "bindings/base/buffer.h"
 #include "bindings/base/errors.h"

@@ -2,9 +2,6 @@
 #include "bindings/base/jax_refs.h"
 
 #include <stdexcept>
-#include <string>
-
-#include "bindings/base/objects.h"
 
 namespace jaxexp::bindings {
 namespace {

@@ -67,7 +67,6 @@ struct nanobind::detail::type_caster<Struct> {
   }
 };
 
-/// Bytes in Python.
 template <>
 struct nanobind::detail::type_caster<jaxexp::wire::Digest> {
   NB_TYPE_CASTER(jaxexp::wire::Digest, const_name("bytes"))

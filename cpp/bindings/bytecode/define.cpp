@@ -15,7 +15,6 @@ namespace {
 
 const wire::Path module_path{nullptr, "mlir_module_serialized"};
 
-/// A frozenset of what `make` makes of each element.
 template <class Range, class Make>
 nb::object frozenset(const Range& elements, const Make& make) {
   nb::list made = new_list();

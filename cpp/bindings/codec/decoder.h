@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,8 +24,6 @@
 #include "wire/exported/values.h"
 
 namespace jaxexp::bindings {
-
-namespace schema = wire::schema;
 
 /// Makes Python objects of an artifact that wire::verify and wire::check have passed. Every table, vector of bytes and
 /// string becomes one object, however often the artifact refers to it.

@@ -1,8 +1,6 @@
 // What the encoders of all types share: text and numbers out of Python objects, and errors that say where.
 #include "bindings/codec/encoder.h"
 
-#include "bindings/base/errors.h"
-
 namespace jaxexp::bindings {
 
 // Shared subtrees are one node, so this is as large as what is written.

@@ -19,6 +19,8 @@
 
 namespace jaxexp::bindings {
 
+namespace schema = wire::schema;
+
 /// Straight from the instance's dictionary if an attribute is there. An Exported looks up absent ones by a method in
 /// Python, and its `__dict__` decodes all fields.
 class Attributes {
@@ -66,8 +68,6 @@ struct Said {
   }
 };
 
-namespace schema = wire::schema;
-
 /// The distinct nodes of one tree in the order in which they were written, children before their parents.
 class EncodedTree {
  public:
@@ -79,10 +79,8 @@ class EncodedTree {
   void add(schema::PyTreeDefKind kind, Table table, std::span<const Table> children,
            std::span<const std::string_view> keys);
 
-  /// Writes the tree; returns its root.
   Table write(wire::Writer& writer) const;
 
-  /// About how much memory this takes.
   std::size_t size() const {
     return sizeof(*this) + nodes_.size() * sizeof(Node) + 4 * (children_.size() + ends_.size()) + text_.size();
   }
@@ -110,7 +108,6 @@ EncodedTree::Table write_tree_node(wire::Writer& writer, schema::PyTreeDefKind k
                                    wire::Offset<wire::String> name, wire::Offset<wire::Vector<std::int8_t>> auxdata,
                                    bool share = true);
 
-namespace schema = wire::schema;
 template <class T>
 using Offset = wire::Offset<T>;
 template <class T>
@@ -223,7 +220,6 @@ class Encoder {
     Offsets<T> tables;
   };
 
-  /// The vectors that describe the arguments or the results.
   struct Values {
     void reserve(std::size_t size) {
       avals.reserve(size), aval_indices.reserve(size);

@@ -20,7 +20,6 @@ namespace {
 namespace schema = wire::schema;
 using wire::Values;
 
-/// Of a table or a string: where it is.
 template <class Table>
 std::uint64_t key_of(const Table& table) {
   return reinterpret_cast<std::uintptr_t>(&table);

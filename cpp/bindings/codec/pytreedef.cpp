@@ -27,23 +27,19 @@
 namespace jaxexp::bindings {
 namespace {
 
+using Kind = schema::PyTreeDefKind;
+
 // The kinds of nodes in the node list that pickling a treedef uses.
 
-namespace schema = wire::schema;
-
 /// Leaf, None, tuple, namedtuple, list, dict, and all others.
-constexpr schema::PyTreeDefKind kinds_of_states[] = {schema::PyTreeDefKind::leaf,  schema::PyTreeDefKind::none,
-                                                     schema::PyTreeDefKind::tuple, schema::PyTreeDefKind::custom,
-                                                     schema::PyTreeDefKind::list,  schema::PyTreeDefKind::dict,
-                                                     schema::PyTreeDefKind::custom};
+constexpr Kind kinds_of_states[] = {Kind::leaf, Kind::none, Kind::tuple, Kind::custom,
+                                    Kind::list, Kind::dict, Kind::custom};
 constexpr std::size_t named_tuple = 3;
 
-inline schema::PyTreeDefKind kind_of(std::size_t state) {
-  return kinds_of_states[std::min(state, std::size(kinds_of_states) - 1)];
-}
+Kind kind_of(std::size_t state) { return kinds_of_states[std::min(state, std::size(kinds_of_states) - 1)]; }
 
 /// Of trees without custom nodes.
-inline std::ptrdiff_t state_of_kind(schema::PyTreeDefKind kind) {
+std::ptrdiff_t state_of_kind(Kind kind) {
   return std::ranges::find(kinds_of_states, kind) - std::begin(kinds_of_states);
 }
 
@@ -51,15 +47,11 @@ inline std::ptrdiff_t state_of_kind(schema::PyTreeDefKind kind) {
 // again.
 // A node is looked up by its kind and the numbers of its children and keys, which are looked up before it.
 
-using Kind = schema::PyTreeDefKind;
-
 constexpr std::uint32_t a_text = 102;  // no kind of node
 
 std::string_view bytes_of(std::span<const std::uint32_t> numbers) {
   return {reinterpret_cast<const char*>(numbers.data()), numbers.size_bytes()};
 }
-
-namespace schema = wire::schema;
 
 /// Of one tree, which wire::verify and wire::check have passed, and whose bytes stay where they are. Of two different
 /// nodes with one hash, which nobody can choose, the newer one is found, and the other one may have two numbers.
@@ -80,7 +72,6 @@ class DistinctNodes {
   /// the tree's bytes in the artifact, roughly, however large the tree is. Empty for a leaf.
   std::string_view key() const { return key_; }
 
-  /// How many nodes the tree has.
   std::size_t size() const { return root_ == leaf ? 1 : nodes_[root_ - 1].nodes; }
 
   /// All of them, as they are pickled.
@@ -207,8 +198,6 @@ class DistinctNodes {
 };
 
 }  // namespace
-
-using Kind = schema::PyTreeDefKind;
 
 Offset<schema::PyTreeDef> Encoder::tree(nb::handle treedef) {
   if (jax_.tree_state_known) {

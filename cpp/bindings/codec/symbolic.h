@@ -4,7 +4,6 @@
 #include <compare>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -44,7 +43,6 @@ class Symbolic {
   struct Plan;
   struct FactorPlan;
   struct TermPlan;
-  /// A slot of a class.
   class Slot {
    public:
     Slot() = default;

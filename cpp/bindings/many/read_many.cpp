@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "bindings/artifact/artifact.h"
-#include "bindings/artifact/functions.h"
 #include "bindings/base/define.h"
 #include "bindings/base/errors.h"
 #include "bindings/base/objects.h"
@@ -46,7 +45,6 @@ struct ReadMany {
 struct OutOfMemory {};
 using Failure = std::variant<std::monostate, OutOfMemory, std::error_code, wire::FileBytes::TooLarge, wire::Error>;
 
-/// An artifact on its way.
 struct Item {
   // What is to be read, one of the three: a file, a buffer, or nothing, because of an error.
   std::filesystem::path path;
@@ -139,7 +137,6 @@ class Reading {
   }
 
  private:
-  /// A crew; the GIL is released while waiting for it.
   class Threads {
    public:
     template <class Job>

@@ -4,7 +4,6 @@
 #include <exception>
 #include <filesystem>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "bindings/base/nanobind.h"

@@ -6,7 +6,6 @@
 #include <memory>
 #include <set>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "bindings/base/file.h"
@@ -58,7 +57,6 @@ Program of_archive(const std::filesystem::path& file, const std::string& member,
   return {stable ? archive.artifact(member) : archive.copied_artifact(member), file_bytes.owner(), {}};
 }
 
-/// The function, its VJP, and so on.
 std::vector<Artifact> chain(const Artifact& artifact) {
   std::vector<Artifact> all;
   for (auto next = std::optional(artifact); next; next = next->vjp()) all.push_back(*next);

@@ -1,7 +1,6 @@
 // Tensors are tuples: Python makes objects of them.
 #include "bindings/base/define.h"
 
-#include <string_view>
 #include <utility>
 #include <vector>
 

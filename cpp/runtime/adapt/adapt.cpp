@@ -3,7 +3,6 @@
 #include "runtime/adapt/adapt.h"
 
 #include <algorithm>
-#include <array>
 #include <cassert>
 #include <map>
 #include <utility>
@@ -19,13 +18,9 @@ namespace vhlo = refine::vhlo;
 
 constexpr std::string_view with_groups[] = {"all_gather", "all_reduce", "all_to_all", "collective_broadcast",
                                             "reduce_scatter"};
-constexpr std::array<std::string_view, 8> of_custom_calls = {
-    "api_version",     "backend_config",  "call_target_name",       "called_computations",
-    "has_side_effect", "operand_layouts", "output_operand_aliases", "result_layouts"};
 
 constexpr std::int64_t limit = std::int64_t{1} << 24;  // of places in a dimension of a convolution
 
-/// The axes of a mesh, the first one being the slowest.
 using Mesh = std::vector<std::pair<std::string_view, std::int64_t>>;
 
 /// Groups of devices that are said by axes of a mesh, as numbers.
@@ -38,7 +33,6 @@ class Groups {
           for (const Operation& one : block.operations) look_at(one);
   }
 
-  /// Whether anything was changed.
   bool change(Operation& operation) {
     const Id said = tables_.needed(operation, "replica_groups");
     const auto [known, is_new] = numbers_of_.try_emplace(said);
@@ -284,7 +278,8 @@ class Walk {
   void say_as_first_version(Operation& call) {
     if (!call.properties || !tables_.array(tables_.needed(call, "result_tilings")).empty()) return;
     refine::Named attributes;
-    for (const std::string_view name : of_custom_calls) attributes.emplace_back(name, tables_.needed(call, name));
+    for (const std::string_view name : wire::known_operation("custom_call_v1")->attribute_names())
+      attributes.emplace_back(name, tables_.needed(call, name));
     // What belongs to no property stays: custom calls of GPUs and of Shardy have such attributes.
     const auto others = call.dictionary;
     tables_.set_attributes(call, std::move(attributes));
@@ -411,18 +406,6 @@ void Walk::confine(Operation& one, std::vector<Operation>& out) {
   tables_.replace_attribute(one, "padding", tables_.sizes_attribute(padding, {pairs, 2}));
 }
 
-/// The type of the function "main", an attribute.
-std::optional<Id> type_of_main(const refine::Tables& tables, const refine::Block& top) {
-  for (const refine::Operation& module : top.operations)
-    for (const refine::Region& region : module.regions)
-      for (const refine::Block& block : region)
-        for (const refine::Operation& one : block.operations)
-          if (tables.kind(one.kind).full_name() == "vhlo.func_v1" &&
-              tables.text(tables.needed(one, "sym_name")) == "main")
-            return tables.needed(one, "function_type");
-  return std::nullopt;
-}
-
 /// Gives the values from `first` on these numbers, wherever a block uses them.
 void renumber(Block& block, Id first, const std::vector<Id>& numbers) {
   for (Operation& one : block.operations) {
@@ -442,13 +425,15 @@ std::vector<T> without(const std::vector<T>& all, const std::vector<bool>& are_t
   return left;
 }
 
-Operation* main_of(Tables& tables, Block& top) {
-  if (top.operations.size() != 1 || top.operations.front().regions.size() != 1) return nullptr;
-  for (Block& block : top.operations.front().regions.front())
-    for (Operation& one : block.operations) {
-      if (tables.kind(one.kind).full_name() != "vhlo.func_v1" || one.regions.size() != 1) continue;
-      if (tables.text(tables.needed(one, "sym_name")) == "main" && one.regions.front().size() == 1) return &one;
-    }
+/// The function "main"; null where there is none.
+const Operation* main_of(const Tables& tables, const Block& top) {
+  for (const Operation& module : top.operations)
+    for (const auto& region : module.regions)
+      for (const Block& block : region)
+        for (const Operation& one : block.operations)
+          if (tables.kind(one.kind).full_name() == "vhlo.func_v1" &&
+              tables.text(tables.needed(one, "sym_name")) == "main")
+            return &one;
   return nullptr;
 }
 
@@ -483,8 +468,9 @@ std::vector<std::uint8_t> without_tokens(std::span<const std::uint8_t> module, c
   Tables& tables = parts.tables();
   const refine::Code code = parts.code();
   Block top = code.top;
-  Operation* const main = main_of(tables, top);
-  if (!main) refine::refuse("it has no main function");
+  auto* const main = const_cast<Operation*>(main_of(tables, top));  // of `top`, which is not constant
+  if (!main || main->regions.size() != 1 || main->regions.front().size() != 1)
+    refine::refuse("it has no main function");
   Block& body = main->regions.front().front();
   const auto [arguments, results] = tables.function(tables.needed(*main, "function_type"));
   const auto are_tokens = [&](const std::vector<Id>& types) {
@@ -554,9 +540,10 @@ MainTypes types_of_main(std::span<const std::uint8_t> module, const wire::Path& 
   wire::Sections sections(module, where);
   sections.find();
   refine::Tables tables(sections);
-  const auto type = type_of_main(tables, refine::read_heads(sections.needed(wire::Section::code), sections.version()));
-  if (!type) throw wire::Error(where, "a module with the function 'main'", "one without");
-  const auto [arguments, results] = tables.function(*type);
+  const Block heads = refine::read_heads(sections.needed(wire::Section::code), sections.version());
+  const Operation* const main = main_of(tables, heads);
+  if (!main) throw wire::Error(where, "a module with the function 'main'", "a module without it");
+  const auto [arguments, results] = tables.function(tables.needed(*main, "function_type"));
   MainTypes found;
   for (const auto& [types, values] : {std::pair(&arguments, &found.arguments), std::pair(&results, &found.results)})
     for (const Id id : *types) {

@@ -11,12 +11,10 @@
 #include <vector>
 
 #include "runtime/refine/parts.h"
-#include "runtime/refine/shape.h"
 #include "wire/base/error.h"
 
 namespace jaxexp::runtime::adapt {
 
-/// What a main function takes or returns.
 struct ValueType {
   /// As in "float32[?,4]".
   std::string str() const;
@@ -40,7 +38,6 @@ bool may_have_older_words(std::string_view operation);
 struct Changes {
   using Targets = std::function<bool(std::string_view)>;  // whether custom calls with a target are meant
 
-  /// Comparisons of integers say whether these are signed.
   bool comparisons = false;
   /// Divisions of integers are by no 0, with the results of these, and maxima and minima of constants are not known
   /// before the module runs. Not where sizes are open.

@@ -239,7 +239,7 @@ void Function::save_executable(const std::filesystem::path& file) const { bound_
 
 std::string Function::why_compiled() const { return bound_->callable()->why_compiled(); }
 
-std::vector<Array> Function::called(std::span<const runtime::Numbers* const> arguments, runtime::Times* times) const {
+std::vector<Array> Function::called(std::span<const runtime::Numbers* const> arguments, CallTimes* times) const {
   runtime::Arrays numbers = bound_->call(arguments, times);
   std::vector<Array> results;
   results.reserve(numbers.size());
@@ -256,10 +256,7 @@ std::vector<Array> Function::call(std::span<const Array> arguments) const {
 std::vector<Array> Function::call(std::span<const Array> arguments, CallTimes& times) const {
   std::vector<const runtime::Numbers*> numbers;
   for (const Array& argument : arguments) numbers.push_back(argument.numbers_.get());
-  runtime::Times found{};
-  std::vector<Array> results = called(numbers, &found);
-  times = {found.prepare, found.start, found.wait};
-  return results;
+  return called(numbers, &times);
 }
 
 void Function::call_into(std::span<const Array> arguments, std::span<const std::span<std::byte>> results) const {

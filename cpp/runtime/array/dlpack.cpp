@@ -1,12 +1,9 @@
 // https://dmlc.github.io/dlpack/latest/c_api.html
 #include "runtime/array/dlpack.h"
 
-#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <string>
-#include <utility>
-#include <vector>
 
 namespace jaxexp::runtime {
 namespace {
@@ -49,7 +46,6 @@ bool is_row_major(const DLTensor& tensor) {
   return true;
 }
 
-/// Calls the tensor's deleter, if it has one.
 template <class Tensor>
 void give_back(Tensor* tensor) {
   if (tensor->deleter) tensor->deleter(tensor);

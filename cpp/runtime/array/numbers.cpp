@@ -3,7 +3,6 @@
 
 #include <cstring>
 #include <limits>
-#include <optional>
 #include <set>
 #include <thread>
 

@@ -17,7 +17,6 @@ namespace jaxexp::runtime {
 
 using Shape = std::vector<std::int64_t>;
 
-/// A part of an array.
 struct Block {
   Shape start;  // of its first number
   Shape shape;
@@ -92,7 +91,6 @@ struct Numbers {
   HostView host_view = {};
 };
 
-/// Pins numbers.
 class Pin {
  public:
   explicit Pin(const Numbers& numbers) : numbers_(numbers) { numbers_.uses.pin(); }
@@ -104,7 +102,6 @@ class Pin {
   const Numbers& numbers_;
 };
 
-/// Results or weights.
 using Arrays = std::vector<std::shared_ptr<const Numbers>>;
 /// Arguments, which their owner keeps.
 using Arguments = std::span<const Numbers* const>;
@@ -112,10 +109,8 @@ using Arguments = std::span<const Numbers* const>;
 /// How many numbers there are; throws RunError where that, times `bytes`, is more than memory can be.
 std::size_t count(const Shape& shape, std::size_t bytes = 1);
 
-/// The number of bytes in host memory.
 std::size_t size_bytes(const Numbers& numbers);
 
-/// In bytes, of numbers that are row-major without gaps.
 Shape row_major_strides(const Shape& shape, std::size_t bytes);
 
 /// As in "float32[2,3]".
@@ -131,7 +126,6 @@ const void* host_data(const Numbers& numbers);
 const std::shared_ptr<const Buffer>* buffer_on_host(const Numbers& numbers);
 /// Writes all numbers to host memory of `size_bytes`. Waits for them. Throws RunError.
 void copy_to_host(const Numbers& numbers, void* target);
-/// A copy in host memory.
 Numbers on_host(const Numbers& numbers);
 /// A copy in host memory that is larger, with zeros behind the numbers.
 Numbers padded(const Numbers& numbers, const Shape& shape);

@@ -6,13 +6,11 @@
 #include <cerrno>
 #include <charconv>
 #include <cmath>
-#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <limits>
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -38,7 +36,6 @@ std::size_t parsed(const std::string& option, const std::string& text) {
   return number;
 }
 
-/// What is in front of a '=', and what is behind it.
 std::pair<std::string, std::string> split(const std::string& text, const std::string& expected) {
   const std::size_t at = text.find('=');
   if (at == text.npos || at == 0) throw UsageError(expected + ", and not '" + text + "'");

@@ -12,7 +12,6 @@
 
 namespace jaxexp::command {
 
-/// What is wrong with the command line.
 class UsageError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

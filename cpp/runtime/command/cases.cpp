@@ -4,22 +4,18 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <exception>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "jaxexp/artifact.h"
 #include "jaxexp/version.h"
-#include "runtime/command/arguments.h"
 #include "runtime/command/shown.h"
 #include "runtime/command/small_float.h"
 #include "runtime/npy/npy.h"
@@ -42,7 +38,6 @@ namespace {
 using Words = std::array<std::uint32_t, 4>;
 using Distribution = Case::Drawn::Distribution;
 
-/// The words of a block.
 Words philox(std::uint64_t seed, std::uint64_t block) {
   constexpr std::uint64_t multipliers[] = {0xD2511F53, 0xCD9E8D57};
   constexpr std::uint32_t weyl[] = {0x9E3779B9, 0xBB67AE85};
@@ -141,7 +136,6 @@ class Calls {
   /// Throws what a call throws, and WeightsError where a file beside the artifact is missing or damaged.
   std::vector<Array> results(const Case& one) { return vjp(one.vjp_order).call(arguments(one)); }
 
-  /// The VJP of this order; 0 is the function itself.
   const Function& vjp(std::size_t order) {
     while (chain_.size() <= order) chain_.push_back(chain_.back().vjp().value());
     return chain_[order];
@@ -177,8 +171,8 @@ class Calls {
     const Weights::Tensor& stored = table_.tensors[index];
     if (const auto digest = wire::digest(tensor.bytes); digest != stored.digest)
       throw WeightsError(tensor.file, wire::shortened(stored.name),
-                         "numbers with the digest " + wire::hexadecimal(stored.digest),
-                         "others (" + wire::hexadecimal(digest) + "): the file is damaged");
+                         "bytes with the digest " + wire::hexadecimal(stored.digest),
+                         "the digest " + wire::hexadecimal(digest));
     return {tensor.owner, tensor.bytes.data()};
   }
 
@@ -206,7 +200,6 @@ std::string text_json(std::string_view text) {
   return json + '"';
 }
 
-/// Members with values in JSON.
 std::string object_json(const Members& members) {
   std::string json;
   for (const auto& [name, value] : members) json += (json.empty() ? "" : ", ") + text_json(name) + ": " + value;

@@ -11,7 +11,6 @@
 #include <iostream>
 #include <optional>
 #include <ranges>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -80,7 +79,6 @@ bool is_zip(const std::string& file) {
   return std::ranges::equal(found, head);
 }
 
-/// The artifact as the command line names it.
 std::string name_of(const Arguments& arguments) {
   return arguments.artifact + (arguments.member.empty() ? "" : "::" + arguments.member);
 }
@@ -243,7 +241,6 @@ void call(const jaxexp::Function& function, const Arguments& arguments) {
   }
 }
 
-/// Returns the exit status.
 int call_or_write_cases(const Arguments& arguments) {
   const jaxexp::Runtime runtime(std::filesystem::path(arguments.plugin), arguments.options);
   if (!arguments.lapack.empty()) jaxexp::Runtime::use_lapack(arguments.lapack);
@@ -278,7 +275,6 @@ int call_or_write_cases(const Arguments& arguments) {
   return 0;
 }
 
-/// Returns the exit status.
 int run(const Arguments& arguments) {
   if (arguments.help)
     std::cout << jaxexp::command::usage;

@@ -5,15 +5,10 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <cstdio>
 #include <cstring>
 #include <iterator>
 #include <limits>
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include "runtime/command/small_float.h"
 

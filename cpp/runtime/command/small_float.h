@@ -25,7 +25,6 @@ struct SmallFloat {
   unsigned sign() const { return 1U << (exponent_bits + fraction_bits); }
 };
 
-/// The format of a dtype; null for another dtype.
 const SmallFloat* small_float(std::string_view dtype);
 
 }  // namespace jaxexp::command

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <exception>
-#include <string>
 #include <utility>
 
 #include "jaxexp/run_error.h"
@@ -84,7 +83,7 @@ void Bound::warm_up(const Variables& sizes) const {
     arguments.push_back(zeros.emplace_back(std::make_shared<const Numbers>(std::move(numbers))).get());
   }
   try {
-    Times times;  // so that it waits
+    CallTimes times;  // so that it waits
     static_cast<void>(call(arguments, &times));
     callable_->client()->say(name + ": called once with zeros");
   } catch (const std::exception& error) {
@@ -92,7 +91,7 @@ void Bound::warm_up(const Variables& sizes) const {
   }
 }
 
-Arrays Bound::call(Arguments arguments, Times* times) const {
+Arrays Bound::call(Arguments arguments, CallTimes* times) const {
   const PluginCall call;  // those that it needs are in this one
   const std::size_t expected = callable_->arguments().size() - nr_weights();
   if (arguments.size() != expected)

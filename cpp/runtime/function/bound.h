@@ -56,7 +56,7 @@ class Bound {
   void compile(const std::map<std::string, std::int64_t>* sizes) const;
 
   /// `times` may be null: then nothing waits for the results.
-  Arrays call(Arguments arguments, Times* times) const;
+  Arrays call(Arguments arguments, CallTimes* times) const;
 
  private:
   void warm_up(const Variables& sizes) const;

@@ -2,8 +2,6 @@
 // it uses.
 #include "runtime/function/callable.h"
 
-#include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <numeric>
@@ -11,7 +9,6 @@
 
 #include "jaxexp/deserialization_error.h"
 #include "runtime/plugin/compile_options.h"
-#include "runtime/plugin/executable.h"
 #include "wire/base/digest.h"
 #include "wire/base/error.h"
 #include "wire/base/text.h"
@@ -38,8 +35,8 @@ std::vector<std::size_t> chosen(const Client& client, const Artifact& artifact, 
   auto sorted = devices;
   std::ranges::sort(sorted);
   if (sorted.back() >= present || std::ranges::adjacent_find(sorted) != sorted.end())
-    throw RunError(Reason::argument, "devices are chosen by different numbers below " + std::to_string(present) +
-                                         ", and not " + description(Shape(devices.begin(), devices.end())));
+    throw RunError(Reason::argument, "devices must be different numbers below " + std::to_string(present) + ", found " +
+                                         description(Shape(devices.begin(), devices.end())));
   return devices;
 }
 
@@ -54,17 +51,17 @@ std::string milliseconds_since(Clock::time_point begin) {
 /// Tells the times of a call, if somebody asks for them.
 class Stopwatch {
  public:
-  explicit Stopwatch(Times* times) : times_(times) {
+  explicit Stopwatch(CallTimes* times) : times_(times) {
     if (times_) last_ = Clock::now();
   }
-  void lap(std::chrono::nanoseconds Times::* field) {
+  void lap(std::chrono::nanoseconds CallTimes::* field) {
     if (!times_) return;
     const Clock::time_point now = Clock::now();
     times_->*field = now - std::exchange(last_, now);
   }
 
  private:
-  Times* times_;
+  CallTimes* times_;
   Clock::time_point last_;
 };
 
@@ -117,8 +114,8 @@ Callable::Callable(std::shared_ptr<const Client> client, Artifact artifact, std:
       sources_(std::move(sources)),
       compile_options_(std::move(compile_options)),
       size_options_(std::move(size_options)),
-      places_(results_.size()) {
-  choice_.emplace(std::string(artifact_.function_name()), variables_, size_options_);
+      places_(results_.size()),
+      choice_(name(), variables_, size_options_) {
   check_signature();
 }
 
@@ -160,24 +157,21 @@ void Callable::check_signature() const {
 }
 
 std::vector<Variables> Callable::compile() const {
-  for (const Variables& sizes : choice_->listed()) static_cast<void>(compiled(sizes));
-  if (!variables_.empty() && choice_->listed().empty())
-    throw RunError(Reason::argument, std::string(artifact_.function_name()) + " has symbolic dimensions (" +
-                                         listed(variables_) +
+  const std::vector<Variables> all = variables_.empty() ? std::vector{Variables()} : choice_.listed();
+  if (all.empty())
+    throw RunError(Reason::argument, name() + " has symbolic dimensions (" + listed(variables_) +
                                          "): it is compiled when it is first called with their sizes, or when "
                                          "compile() gets them");
-  if (!variables_.empty()) return choice_->listed();
-  static_cast<void>(compiled());
-  return {Variables()};
+  for (const Variables& sizes : all) static_cast<void>(compiled(sizes));
+  return all;
 }
 
 std::vector<Variables> Callable::compile(const std::map<std::string, std::int64_t>& sizes) const {
   const Variables given(sizes.begin(), sizes.end());
   const auto found = variables_of(sizes, variables_);
   if (!found)
-    throw RunError(Reason::argument, std::string(artifact_.function_name()) +
-                                         " is compiled for sizes of at least 1 of " + listed(variables_) +
-                                         ", and not for " + (given.empty() ? "none" : str(given)));
+    throw RunError(Reason::argument, name() + " takes " + wanted_sizes(variables_) + ", found " +
+                                         (given.empty() ? "no sizes" : str(given)));
   if (variables_.empty()) return compile();
   static_cast<void>(compiled(*found));
   return {*found};
@@ -185,12 +179,8 @@ std::vector<Variables> Callable::compile(const std::map<std::string, std::int64_
 
 const Callable::Compiled& Callable::compiled() const {
   if (const Compiled* const known = known_) return *known;
-  static_cast<void>(PluginCall());  // after a fork, the mutex may stay locked
-  const std::lock_guard lock(mutex_);
-  if (compiled_) return *compiled_;
-  compiled_ = std::make_unique<Compiled>(make_compiled({}));
-  known_ = compiled_.get();
-  return *compiled_;
+  known_ = compiled({}).get();  // which `by_sizes_` keeps: there are no other sizes
+  return *known_;
 }
 
 std::shared_ptr<const Callable::Compiled> Callable::compiled(const Variables& sizes) const {
@@ -200,7 +190,7 @@ std::shared_ptr<const Callable::Compiled> Callable::compiled(const Variables& si
 
 Callable::Compiled Callable::make_compiled(const Variables& sizes) const {
   const Clock::time_point begin = Clock::now();
-  const std::string name = std::string(artifact_.function_name()) + (sizes.empty() ? "" : " for " + str(sizes));
+  const std::string name = this->name() + (sizes.empty() ? "" : " for " + str(sizes));
   const StaticModule module = static_module(sizes);
   KeptCode found;
   wire::Entries here = sources_.file || sources_.store ? conditions(sizes, module) : wire::Entries{};
@@ -251,14 +241,14 @@ std::vector<Shape> Callable::module_shapes(const Variables& sizes) const {
 
 /// The sizes that a call with these runs with, where they are others.
 std::optional<Variables> Callable::padded_sizes(const Variables& given) const {
-  if (given.empty() || choice_->is_free()) return std::nullopt;
+  if (given.empty() || choice_.is_free()) return std::nullopt;
   const auto why_not = [&](const Variables& from, const Variables& to) {
     const std::optional<std::string> found = why_not_padded(from, to);
-    client_->say(std::string(artifact_.function_name()) + ": " + str(from) +
+    client_->say(name() + ": " + str(from) +
                  (found ? " is not padded to " + str(to) + ": " + *found : " is padded to " + str(to)));
     return found;
   };
-  const auto chosen = choice_->chosen(given, why_not);
+  const auto chosen = choice_.chosen(given, why_not);
   return chosen->sizes == given ? std::nullopt : std::optional(chosen->sizes);
 }
 
@@ -305,43 +295,36 @@ Callable::StaticModule Callable::static_module(const Variables& sizes) const {
     return made;
   } catch (const RunError& error) {
     if (error.reason() != Reason::unsupported) throw;
-    throw RunError(Reason::unsupported, std::string(artifact_.function_name()) + " has symbolic dimensions, and " +
-                                            error.what() +
+    throw RunError(Reason::unsupported, name() + " has symbolic dimensions, and " + error.what() +
                                             ": fix them with 'jaxexp specialize OLD --size NAME=SIZE "
                                             "-o NEW', and run that file");
   }
 }
 
 void Callable::keep_code(const std::filesystem::path& path) const {
-  if (variables_.empty()) return keep_code(compiled(), {}, path);
+  if (variables_.empty()) static_cast<void>(compiled());
   static_cast<void>(PluginCall());
   const auto all = by_sizes_.all();
   if (all.empty())
-    throw RunError(Reason::argument, std::string(artifact_.function_name()) + " has symbolic dimensions (" +
-                                         listed(variables_) + "), and is compiled for no sizes yet: call it first");
-  for (const auto& [sizes, compiled] : all) keep_code(*compiled, sizes, path);
-}
-
-void Callable::keep_code(const Compiled& compiled, const Variables& sizes, const std::filesystem::path& path) const {
-  const StaticModule module = static_module(sizes);
-  const wire::Entries here = conditions(sizes, module);
-  if (has_code(path, here)) return;
-  const bool has_shardings = devices_.size() > 1;
-  // Code from a file may be incomplete when it is serialized again.
-  if (compiled.kept_shardings)
-    runtime::keep_code(make_executable(module), has_shardings, here, path);
-  else
-    runtime::keep_code(compiled.executable, has_shardings, here, path);
+    throw RunError(Reason::argument, name() + " has symbolic dimensions (" + listed(variables_) +
+                                         "), and is compiled for no sizes yet: call it first");
+  for (const auto& [sizes, compiled] : all) {
+    const StaticModule module = static_module(sizes);
+    const wire::Entries here = conditions(sizes, module);
+    if (has_code(path, here)) continue;
+    const bool has_shardings = devices_.size() > 1;
+    // Code from a file may be incomplete when it is serialized again.
+    if (compiled->kept_shardings)
+      runtime::keep_code(make_executable(module), has_shardings, here, path);
+    else
+      runtime::keep_code(compiled->executable, has_shardings, here, path);
+  }
 }
 
 std::string Callable::why_compiled() const {
   if (plugins_are_gone()) return {};
-  if (!variables_.empty()) {
-    const auto all = by_sizes_.all();
-    return all.empty() ? std::string() : all.front().second->why_compiled;
-  }
-  const Compiled* const known = known_;
-  return known ? known->why_compiled : std::string();
+  const auto all = by_sizes_.all();
+  return all.empty() ? std::string() : all.front().second->why_compiled;
 }
 
 std::string Callable::options(const Client::Options& of_xla) const {
@@ -353,7 +336,7 @@ std::string Callable::options(const Client::Options& of_xla) const {
 /// Everything that has to be the same where code of the function is used: the module, how it is compiled, the machine
 /// and the plugin.
 wire::Entries Callable::conditions(const Variables& sizes, const StaticModule& module) const {
-  wire::Entries entries{{"function", std::string(artifact_.function_name())}, {"module", sha256_of_module()}};
+  wire::Entries entries{{"function", name()}, {"module", sha256_of_module()}};
   if (!sizes.empty()) entries.emplace_back("sizes", str(sizes));
   if (!module.own.empty()) entries.emplace_back("static module", wire::hexadecimal(wire::digest(module.own)));
   for (auto& entry : client_->identity(device(0))) entries.push_back(std::move(entry));
@@ -393,12 +376,11 @@ Executable Callable::make_executable(const StaticModule& module) const {
 void Callable::explain(std::string_view error) const {
   const std::string words = " (" + wire::shortened(error.substr(0, error.find('\n')), 300) + ")";
   const auto refuse = [&](const std::string& reason, const std::string& advice = {}) {
-    throw RunError(Reason::unsupported, std::string(artifact_.function_name()) + reason + words + advice);
+    throw RunError(Reason::unsupported, name() + reason + words + advice);
   };
   for (const auto& [option, value] : compile_options_)
     if (error.find(option) != error.npos)
-      throw RunError(Reason::argument, std::string(artifact_.function_name()) +
-                                           ": the plugin does not take the compile option " + option + words +
+      throw RunError(Reason::argument, name() + ": the plugin does not take the compile option " + option + words +
                                            ": leave it out, or give it as the plugin's release of XLA has it");
   const std::string newer = program_.newer_stablehlo(*client_);
   // An error that names operations as they are stored is the reader's, who does not know one of them.
@@ -467,7 +449,6 @@ Variables Callable::check(Arguments arguments) const {
   return equations.empty() ? Variables{} : solve(equations);
 }
 
-/// What a device has of an array.
 std::optional<Block> Callable::block(const Numbers& numbers, std::size_t device, const Parameter& parameter,
                                      const Tiling& tiling) const {
   if (tiling.is_whole()) return std::nullopt;
@@ -516,7 +497,7 @@ Callable::Buffers Callable::place(const Numbers& numbers, const Parameter& param
   return buffers;
 }
 
-Arrays Callable::call(Arguments arguments, Times* times) const {
+Arrays Callable::call(Arguments arguments, CallTimes* times) const {
   Stopwatch stopwatch(times);
   const Variables given = check(arguments);
   const auto padded = padded_sizes(given);
@@ -569,17 +550,17 @@ Arrays Callable::call(Arguments arguments, Times* times) const {
   }
   const std::size_t nr_outputs = nr_devices * compiled.executable.nr_results();
   Few<std::shared_ptr<const Buffer>, 8> outputs(nr_outputs);
-  stopwatch.lap(&Times::prepare);
+  stopwatch.lap(&CallTimes::prepare);
   const auto in_order = program_.is_ordered ? client_->in_order() : std::unique_lock<std::mutex>();
   compiled.executable.run(inputs.all(), nr_devices, not_donated.all().first(nr_not_donated), outputs.all(),
                           /*waits=*/program_.is_ordered);
   Arrays made = results(compiled, outputs.all(), variables);
-  stopwatch.lap(&Times::start);
+  stopwatch.lap(&CallTimes::start);
   if (padded) made = cut(made, given);
   if (!times) return made;
   for (const auto& result : made)
     for (const Part& part : result->parts) part.buffer->wait();
-  stopwatch.lap(&Times::wait);
+  stopwatch.lap(&CallTimes::wait);
   return made;
 }
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "jaxexp/artifact.h"
+#include "jaxexp/call_times.h"
 #include "runtime/array/numbers.h"
 #include "runtime/function/kept_code.h"
 #include "runtime/function/size_choice.h"
@@ -25,11 +25,6 @@
 #include "wire/compiled/records.h"
 
 namespace jaxexp::runtime {
-
-/// What a call spends its time on, as CallTimes has it in jaxexp/call_times.h.
-struct Times {
-  std::chrono::nanoseconds prepare, start, wait;
-};
 
 /// May be called by several threads at once.
 class Callable {
@@ -60,9 +55,8 @@ class Callable {
   void keep_code(const std::filesystem::path& path) const;  // save_executable()
   std::string why_compiled() const;
   /// `times` may be null: then nothing waits for the results.
-  Arrays call(Arguments arguments, Times* times) const;
+  Arrays call(Arguments arguments, CallTimes* times) const;
 
-  /// Whether the module takes an argument.
   bool uses(std::size_t argument) const { return std::ranges::binary_search(kept_, argument); }
   /// Whether numbers are on the devices, and divided there, as an argument has to be. Throws RunError where compiling
   /// fails.
@@ -88,8 +82,8 @@ class Callable {
   };
 
   Variables check(Arguments arguments) const;
-  const Compiled& compiled() const;                                        // where no dimension is symbolic
-  std::shared_ptr<const Compiled> compiled(const Variables& sizes) const;  // where one is
+  const Compiled& compiled() const;  // where no dimension is symbolic
+  std::shared_ptr<const Compiled> compiled(const Variables& sizes) const;
   Compiled make_compiled(const Variables& sizes) const;
   std::optional<Variables> padded_sizes(const Variables& given) const;
   std::optional<std::string> why_not_padded(const Variables& given, const Variables& padded) const;
@@ -97,9 +91,9 @@ class Callable {
   Arrays cut(const Arrays& results, const Variables& given) const;
   const Tiling& tiling(std::size_t argument) const;
   void check_signature() const;
-  void keep_code(const Compiled& compiled, const Variables& sizes, const std::filesystem::path& path) const;
   StaticModule static_module(const Variables& sizes) const;
   Executable make_executable(const StaticModule& module) const;
+  std::string name() const { return std::string(artifact_.function_name()); }
   std::string options(const Client::Options& of_xla) const;
   wire::Entries conditions(const Variables& sizes, const StaticModule& module) const;
   const std::string& sha256_of_module() const;
@@ -132,13 +126,11 @@ class Callable {
 
   mutable std::once_flag is_hashed_;
   mutable std::string sha256_of_module_;
-  mutable std::mutex mutex_;
-  mutable std::unique_ptr<const Compiled> compiled_;
-  mutable std::atomic<const Compiled*> known_ = nullptr;  // the same: nobody waits for the mutex
   enum class Place : signed char { unknown, on_host, elsewhere };
   mutable std::vector<std::atomic<Place>> places_;  // of results, which are checked then
-  std::optional<SizeChoice> choice_;                // where there are dimension variables
-  mutable BySizes<Compiled> by_sizes_;
+  const SizeChoice choice_;
+  mutable BySizes<Compiled> by_sizes_;                    // one for no sizes where no dimension is symbolic
+  mutable std::atomic<const Compiled*> known_ = nullptr;  // that one: nobody waits for a mutex
 };
 
 }  // namespace jaxexp::runtime

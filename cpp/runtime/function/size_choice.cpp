@@ -1,9 +1,6 @@
 // Of each set of variables that could be padded, the smallest sizes are asked about.
 #include "runtime/function/size_choice.h"
 
-#include <algorithm>
-#include <utility>
-
 #include "jaxexp/run_error.h"
 
 namespace jaxexp::runtime {
@@ -27,6 +24,11 @@ std::string listed(const std::set<std::string_view>& variables) {
   return variables.empty() ? "no dimension variable" : text;
 }
 
+std::string wanted_sizes(const std::set<std::string_view>& variables) {
+  return variables.empty() ? "no sizes, because it has no symbolic dimensions"
+                           : "a size of at least 1 for each of " + listed(variables);
+}
+
 std::optional<Variables> variables_of(const std::map<std::string, std::int64_t>& sizes,
                                       const std::set<std::string_view>& names) {
   Variables found;
@@ -43,8 +45,8 @@ SizeChoice::SizeChoice(std::string name, const std::set<std::string_view>& varia
     if (!found || variables.empty()) {
       std::set<std::string_view> names;
       for (const auto& [name, size] : sizes) names.insert(name);
-      throw RunError(Reason::argument, name_ + " takes sets of sizes of at least 1 of " + runtime::listed(variables) +
-                                           ", and not of " + runtime::listed(names));
+      throw RunError(Reason::argument,
+                     name_ + " takes " + wanted_sizes(variables) + ", found sizes of " + runtime::listed(names));
     }
     if (std::ranges::find(listed_, *found) == listed_.end()) listed_.push_back(std::move(*found));
   }
@@ -52,7 +54,8 @@ SizeChoice::SizeChoice(std::string name, const std::set<std::string_view>& varia
     throw RunError(Reason::argument, name_ + " takes at most " + std::to_string(most_listed) +
                                          " sets of sizes, and not " + std::to_string(listed_.size()));
   if (only_ && listed_.empty())
-    throw RunError(Reason::argument, name_ + " is to run for listed sizes only, and none are listed: give sizes of " +
+    throw RunError(Reason::argument, name_ +
+                                         " must run for listed sizes only, but no sizes are listed: give sizes of " +
                                          runtime::listed(variables) + ", or save it with sizes");
   std::ranges::stable_sort(listed_, {}, product);
 }

@@ -79,6 +79,8 @@ struct SizeOptions {
 
 /// As in "batch, seq", or "no dimension variable".
 std::string listed(const std::set<std::string_view>& variables);
+/// As in "a size of at least 1 for each of batch, seq".
+std::string wanted_sizes(const std::set<std::string_view>& variables);
 
 /// The variables that have these sizes, each with its name in `names`; nothing where others are named, or a size is not
 /// at least 1.

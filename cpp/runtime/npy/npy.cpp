@@ -86,7 +86,7 @@ class Head {
   void expect(std::string_view token) {
     if (!skip(token)) refuse();
   }
-  [[noreturn]] static void refuse() { throw NpyError("its head is not one that NumPy writes"); }
+  [[noreturn]] static void refuse() { throw NpyError("its header is not in the form that NumPy writes"); }
 
   std::string_view text_;
 };
@@ -95,13 +95,13 @@ class Head {
 
 Item read_npy(std::span<const std::uint8_t> file) {
   const std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
-  if (!text.starts_with(magic) || text.size() < 12) throw NpyError("it is no .npy file");
+  if (!text.starts_with(magic) || text.size() < 12) throw NpyError("it is not a .npy file");
   const std::size_t length_bytes = file[6] == 1 ? 2 : 4;
   std::size_t length = 0;
   for (std::size_t i = 0; i < length_bytes; ++i) length |= std::size_t{file[8 + i]} << 8 * i;
   const std::size_t start = 8 + length_bytes;
   if (file[6] < 1 || file[6] > 3 || file[7] != 0 || length > file.size() - start)
-    throw NpyError("its head is damaged, or newer");
+    throw NpyError("its header is damaged, or of a newer version");
   Item item = Head(text.substr(start, length)).item();
   const std::size_t left = file.size() - start - length;
   std::size_t size = std::ranges::count(item.shape, 0) > 0 ? 0 : item.item_bytes;
@@ -179,7 +179,7 @@ struct Directory {
   explicit Directory(std::span<const std::uint8_t> file) {
     const std::uint64_t last =
         std::string_view(reinterpret_cast<const char*>(file.data()), file.size()).rfind("PK\5\6");
-    if (last == std::string_view::npos) throw NpyError("it is no .npz file, or a damaged one");
+    if (last == std::string_view::npos) throw NpyError("it is not a .npz file, or it is damaged");
     members = number(file, last + 10, 2);
     position = number(file, last + 16, 4);
     std::uint64_t size = number(file, last + 12, 4), end = last;
@@ -192,13 +192,12 @@ struct Directory {
       position = number(file, end + 48, 8);
     }
     if (position + size != end || last + end_size + number(file, last + 20, 2) != file.size())
-      throw NpyError("it is a damaged .npz file, or has more in it");
+      throw NpyError("it is a damaged .npz file, or contains something else");
   }
 
   std::uint64_t members, position;
 };
 
-/// A member's record in the directory.
 struct Member {
   Member(std::span<const std::uint8_t> file, std::size_t at) {
     if (number(file, at, 4) != central_signature) throw NpyError("it is a damaged .npz file");
@@ -238,7 +237,8 @@ std::vector<std::pair<std::string, Item>> read_npz(std::span<const std::uint8_t>
   for (std::uint64_t i = 0; i < directory.members; ++i) {
     const Member member(file, at);
     at = member.next;
-    if (!member.name.ends_with(".npy")) throw NpyError("its member '" + member.name.substr(0, 80) + "' is no array");
+    if (!member.name.ends_with(".npy"))
+      throw NpyError("its member '" + member.name.substr(0, 80) + "' is not an array");
     if (member.size > left) throw NpyError("it is a damaged .npz file");  // members share bytes
     left -= static_cast<std::size_t>(member.size);
     if (member.method != 0) throw NpyError("it is compressed: save it with np.savez, without compression");

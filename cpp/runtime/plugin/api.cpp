@@ -3,19 +3,13 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <chrono>
-#include <cstddef>
 #include <cstdlib>
 #include <map>
-#include <memory>
 #include <mutex>
-#include <new>
 #include <span>
 #include <thread>
-#include <utility>
 
-#include "jaxexp/run_error.h"
 #include "runtime/plugin/flags.h"
 #include "runtime/plugin/shared_library.h"
 
@@ -121,7 +115,7 @@ const PJRT_Api* table_of(const std::filesystem::path& library) {
   auto* const entry = reinterpret_cast<EntryPoint*>(loaded->find(entry_point));
   if (!entry)
     throw RunError(RunError::Reason::argument,
-                   library.string() + " is no PJRT plugin: it has no function " + entry_point);
+                   library.string() + " is not a PJRT plugin: it has no function " + entry_point);
   const PJRT_Api* const table = entry();
   if (!table) throw RunError(RunError::Reason::plugin, library.string() + ": " + entry_point + " returned nothing");
   return table;
@@ -184,7 +178,6 @@ void Api::check(PJRT_Error* error, std::string_view task) const {
   if (error) throw PluginError(task, taken_words(error));
 }
 
-/// What an error says, which is destroyed.
 std::string Api::taken_words(PJRT_Error* error) const {
   auto message = JAXEXP_PJRT_STRUCT(PJRT_Error_Message_Args, .error = error);
   table_->PJRT_Error_Message(&message);

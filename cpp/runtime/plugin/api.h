@@ -59,7 +59,6 @@ bool plugins_are_gone() noexcept;
 #define JAXEXP_PJRT_CALL(api, Function, task, ...) \
   (api).call(&PJRT_Api::Function, JAXEXP_PJRT_STRUCT(Function##_Args, __VA_ARGS__), task)
 
-/// A failure of a plugin.
 struct PluginError : RunError {
   PluginError(std::string_view task, std::string words)
       : RunError(Reason::plugin, "the plugin cannot " + std::string(task) + ": " + words), words(std::move(words)) {}
@@ -110,7 +109,6 @@ class Api {
   /// Waits for an event, and destroys it. Throws RunError where what it stands for failed.
   void wait(PJRT_Event* event, std::string_view task) const;
 
-  /// Whether an event has come.
   bool is_ready(PJRT_Event* event) const;
 
   /// Runs `done` when an event comes, in this thread or in one of the plugin's, and destroys the event. `done` gets the

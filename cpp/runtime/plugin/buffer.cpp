@@ -3,12 +3,8 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
-#include <functional>
 #include <numeric>
 #include <string_view>
-
-#include "runtime/plugin/client.h"
 
 namespace jaxexp::runtime {
 namespace {

@@ -16,11 +16,9 @@ namespace jaxexp::runtime {
 
 class Buffer {
  public:
-  /// Takes over a buffer.
   Buffer(std::shared_ptr<const Client> client, PJRT_Buffer* buffer)
       : client_(std::move(client)), buffer_(buffer, {client_->api()}), ready_(nullptr, {client_->api()}) {}
 
-  /// Where the numbers of a new buffer come from.
   struct Source {
     const ElementType* type;
     std::span<const std::int64_t> shape;

@@ -24,7 +24,6 @@ struct ElementType {
 
 /// Null where no plugin knows such a dtype.
 const ElementType* element_type(std::string_view name);
-/// By DLPack's code and bits.
 const ElementType* element_type(std::uint8_t dlpack_code, std::uint8_t dlpack_bits);
 
 }  // namespace jaxexp::runtime

@@ -1,7 +1,6 @@
 // Compiling, loading and running.
 #include "runtime/plugin/executable.h"
 
-#include <cstddef>
 #include <utility>
 
 namespace jaxexp::runtime {

@@ -20,7 +20,6 @@ struct NamedHandler {
   Handler* handler;
 };
 
-/// Whether a plugin takes handlers at all.
 bool takes_handlers(const Client& client);
 
 /// Whether a plugin has a handler for a target from `give_handlers`.

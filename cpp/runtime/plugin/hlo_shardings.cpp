@@ -7,11 +7,12 @@
 #include <utility>
 
 #include "jaxexp/run_error.h"
-#include "runtime/plugin/protobuf.h"
+#include "wire/base/protobuf.h"
 
 namespace jaxexp::runtime {
 namespace {
 
+namespace protobuf = wire::protobuf;
 using protobuf::Field;
 
 enum HloModule : std::uint64_t { spmd_output_sharding = 12, spmd_parameters_shardings = 14 };
@@ -91,7 +92,7 @@ std::string as_tiles(std::string_view sharding) {
   if (ids.size() != devices) refuse();
   for (const Field& field : message) {
     if (field.number == unreduced_axes || field.number == manual_axes)
-      throw RunError(RunError::Reason::unsupported, "a result has a part on each device that is no part of an array");
+      throw RunError(RunError::Reason::unsupported, "the parts of a result on the devices do not make an array");
     if (field.number != dim_shardings) continue;
     auto& parts = dimensions.emplace_back();
     for (const Field& axis : fields(field.bytes)) {

@@ -5,8 +5,8 @@
 #include <span>
 
 #include "runtime/plugin/client.h"
-#include "runtime/plugin/protobuf.h"
 #include "wire/base/digest.h"
+#include "wire/base/protobuf.h"
 #include "wire/base/text.h"
 #include "wire/compiled/cpu.h"
 
@@ -45,7 +45,6 @@ class Build {
 
 #ifdef __linux__
 
-/// The library that an address is in.
 std::string build_at(const void* address) {
   struct Search {
     std::uintptr_t address;
@@ -88,11 +87,11 @@ std::string build_at([[maybe_unused]] const void* address) {
 
 /// The digest of a message whose fields come in any order, as maps in messages do; or of what is no message.
 std::string digest_of_fields(std::string_view message) {
-  const auto fields = protobuf::fields(message);
+  const auto fields = wire::protobuf::fields(message);
   if (!fields) return digest_of(message);
   std::vector<std::string> digests;
-  for (const protobuf::Field& field : *fields) {
-    const bool may_be_message = field.type == protobuf::Field::with_length;
+  for (const wire::protobuf::Field& field : *fields) {
+    const bool may_be_message = field.type == wire::protobuf::Field::with_length;
     digests.push_back(std::to_string(field.number) + ' ' + std::to_string(field.value) + ' ' +
                       (may_be_message ? digest_of_fields(field.bytes) : digest_of(field.bytes)));
   }

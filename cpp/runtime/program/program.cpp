@@ -2,25 +2,16 @@
 #include "runtime/program/program.h"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
-#include <cstdint>
 #include <cstdio>
 #include <iterator>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
 
-#include "runtime/adapt/adapt.h"
 #include "runtime/lapack/lapack.h"
 #include "runtime/plugin/compile_options.h"
 #include "runtime/plugin/handlers.h"
 #include "runtime/refine/parts.h"
 #include "runtime/refine/refine.h"
 #include "wire/api/translating.h"
-#include "wire/base/error.h"
-#include "wire/bytecode/bytecode.h"
 #include "wire/bytecode/head.h"
 
 namespace jaxexp::runtime {

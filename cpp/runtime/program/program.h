@@ -14,7 +14,7 @@
 #include "jaxexp/artifact.h"
 #include "runtime/adapt/adapt.h"
 #include "runtime/plugin/client.h"
-#include "runtime/refine/shape.h"
+#include "runtime/refine/numbers.h"
 #include "wire/base/error.h"
 #include "wire/bytecode/bytecode.h"
 

@@ -2,7 +2,6 @@
 #include "runtime/refine/numbers.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace jaxexp::runtime::refine {
 namespace {

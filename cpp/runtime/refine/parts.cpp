@@ -4,12 +4,9 @@
 #include <algorithm>
 #include <climits>
 #include <cstring>
-#include <string>
 #include <tuple>
-#include <utility>
 
 #include "jaxexp/run_error.h"
-#include "runtime/refine/shape.h"
 #include "wire/base/dtype.h"
 #include "wire/bytecode/bytecode.h"
 
@@ -22,9 +19,7 @@ namespace {
 
 namespace since = wire::since;
 
-// What an operation has, as bits.
-constexpr unsigned has_attributes = 1, has_results = 2, has_operands = 4, has_successors = 8, has_regions = 16,
-                   has_use_lists = 32, has_properties = 64;
+using namespace wire::parts_of_operation;
 
 class Reader {
  public:
@@ -244,8 +239,6 @@ std::string written(const Block& top, std::uint64_t version) {
 
 namespace {
 
-namespace since = wire::since;
-
 // Attributes and types of the builtin dialect. A location is that of a call, a line, fused ones, or has a name.
 constexpr std::uint64_t builtin_array = 0, builtin_dictionary = 1, builtin_string = 2, builtin_number = 8,
                         builtin_call = 10, builtin_line = 11, builtin_fused = 12, builtin_name = 14, builtin_lines = 22;
@@ -253,7 +246,7 @@ constexpr std::uint64_t builtin_integer = 0, builtin_tensor = 13;
 
 std::uint32_t dialect_of(const wire::Names& names, std::string_view name) {
   const auto found = std::ranges::find(names.dialects, name);
-  if (found == names.dialects.end()) refuse("it is no portable artifact of StableHLO");
+  if (found == names.dialects.end()) refuse("it is not a portable artifact of StableHLO");
   return static_cast<std::uint32_t>(found - names.dialects.begin());
 }
 

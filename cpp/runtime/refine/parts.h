@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "runtime/refine/numbers.h"
-#include "runtime/refine/shape.h"
 #include "wire/base/digest.h"
 #include "wire/base/error.h"
 #include "wire/bytecode/cursor.h"

@@ -6,26 +6,18 @@
 #include <array>
 #include <cassert>
 #include <charconv>
-#include <cstdint>
 #include <deque>
-#include <functional>
 #include <map>
-#include <optional>
 #include <set>
-#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "jaxexp/run_error.h"
 #include "runtime/refine/numbers.h"
-#include "runtime/refine/parts.h"
-#include "runtime/refine/shape.h"
 #include "runtime/signature/dimensions.h"
 #include "wire/base/digest.h"
-#include "wire/base/error.h"
 
 namespace jaxexp::runtime::refine {
 namespace {
@@ -176,7 +168,6 @@ Checked dilated(std::int64_t length, std::int64_t dilation) {
   return length == 0 ? Checked(0) : add(multiply(length - 1, dilation), 1);
 }
 
-/// How many windows fit into a length.
 std::int64_t windows(Checked length, Checked window, std::int64_t stride) {
   if (!length || !window || *length < 0 || stride < 1) refuse_sizes();
   return *window > *length ? 0 : size(add(floor_divide(add(length, multiply(window, -1)), stride), 1));
@@ -347,50 +338,50 @@ Shape cast(const Inputs& in) {
   return found;
 }
 
-constexpr auto elementwise = std::to_array<std::string_view>({"abs",
-                                                              "add",
-                                                              "and",
-                                                              "atan2",
-                                                              "cbrt",
-                                                              "ceil",
-                                                              "compare",
-                                                              "complex",
-                                                              "convert",
-                                                              "cosine",
-                                                              "count_leading_zeros",
-                                                              "divide",
-                                                              "exponential",
-                                                              "exponential_minus_one",
-                                                              "floor",
-                                                              "imag",
-                                                              "is_finite",
-                                                              "log",
-                                                              "log_plus_one",
-                                                              "logistic",
-                                                              "maximum",
-                                                              "minimum",
-                                                              "multiply",
-                                                              "negate",
-                                                              "not",
-                                                              "or",
-                                                              "popcnt",
-                                                              "power",
-                                                              "real",
-                                                              "reduce_precision",
-                                                              "remainder",
-                                                              "round_nearest_afz",
-                                                              "round_nearest_even",
-                                                              "rsqrt",
-                                                              "shift_left",
-                                                              "shift_right_arithmetic",
-                                                              "shift_right_logical",
-                                                              "sign",
-                                                              "sine",
-                                                              "sqrt",
-                                                              "subtract",
-                                                              "tan",
-                                                              "tanh",
-                                                              "xor"});
+constexpr std::string_view elementwise[] = {"abs",
+                                            "add",
+                                            "and",
+                                            "atan2",
+                                            "cbrt",
+                                            "ceil",
+                                            "compare",
+                                            "complex",
+                                            "convert",
+                                            "cosine",
+                                            "count_leading_zeros",
+                                            "divide",
+                                            "exponential",
+                                            "exponential_minus_one",
+                                            "floor",
+                                            "imag",
+                                            "is_finite",
+                                            "log",
+                                            "log_plus_one",
+                                            "logistic",
+                                            "maximum",
+                                            "minimum",
+                                            "multiply",
+                                            "negate",
+                                            "not",
+                                            "or",
+                                            "popcnt",
+                                            "power",
+                                            "real",
+                                            "reduce_precision",
+                                            "remainder",
+                                            "round_nearest_afz",
+                                            "round_nearest_even",
+                                            "rsqrt",
+                                            "shift_left",
+                                            "shift_right_arithmetic",
+                                            "shift_right_logical",
+                                            "sign",
+                                            "sine",
+                                            "sqrt",
+                                            "subtract",
+                                            "tan",
+                                            "tanh",
+                                            "xor"};
 static_assert(std::ranges::is_sorted(elementwise));
 
 const std::unordered_map<std::string_view, std::function<Shape(const Inputs&)>> rules = {
@@ -472,15 +463,46 @@ class Refiner {
   Refiner(Tables& tables, const Code& code, std::size_t size)
       : tables_(tables), code_(code), left_((1u << 16) + std::uint64_t{size} / 2) {}
 
-  Block refined(std::span<const Shape> arguments);
+  /// The top of the module for these shapes of the main function's arguments.
+  Block refined(std::span<const Shape> arguments) {
+    if (code_.top.operations.size() != 1 || code_.top.operations.front().regions.size() != 1 ||
+        code_.top.operations.front().regions.front().empty())
+      refuse("it has more than one module");
+    Operation module = code_.top.operations.front();
+    const Region old = std::exchange(module.regions.front(), Region(1));
+    Block& top = module.regions.front().front();
+    for (const Operation& one : old.front().operations) {
+      const auto name = tables_.attribute(one, "sym_name");
+      if (name) names_.emplace(tables_.text(*name));
+      if (!name || tables_.kind(one.kind).full_name() != "vhlo.func_v1") {
+        if (!one.operands.empty() || !one.results.empty() || !one.regions.empty())
+          refuse("it has code beside functions");
+        top.operations.push_back(one);
+        continue;
+      }
+      Function& function =
+          functions_.try_emplace(tables_.text(*name), Function{&one, tables_.text(*name)}).first->second;
+      look_at(function, one);
+    }
+    Function& main = function("main");
+    const auto& parameters = main.operation->regions.at(0).front().arguments;
+    if (parameters.size() != arguments.size())
+      refuse("its main function takes " + std::to_string(parameters.size()) + " arguments, and not " +
+             std::to_string(arguments.size()));
+    Types types;
+    for (std::size_t i = 0; i < arguments.size(); ++i) types.push_back(shaped(parameters[i].type, arguments[i]));
+    needed(specialized(main, types, Numbers(types.size())));
+    for (Operation& one : written_) top.operations.push_back(std::move(one));
+    Block block;
+    block.operations.push_back(std::move(module));
+    return block;
+  }
 
-  /// How many values it has.
   Id values() const { return static_cast<Id>(values_.size()); }
 
  private:
   static constexpr Id none = UINT32_MAX;
 
-  /// A value that is written.
   struct Value {
     Id type;
     const Known* known = nullptr;
@@ -498,7 +520,6 @@ class Refiner {
     std::vector<std::string_view> callees = {};
   };
 
-  /// A function for one set of arguments.
   struct Specialized {
     Id symbol = 0;  // a string attribute
     std::vector<Id> results;
@@ -513,59 +534,767 @@ class Refiner {
   using Types = std::vector<Id>;
   using Numbers = std::vector<const Known*>;  // null where a value is not known
 
-  void look_at(Function& function, const Operation& operation);
-  bool is_symbolic(Function& function, unsigned depth);
-  Function& function(std::string_view name);
-  Specialized& specialized(Function& function, const Types& types, const Numbers& known);
-  void specialize(Function& function, const Types& types, const Numbers& known, Specialized& result);
-  Id needed(Specialized& specialized);
-  std::vector<Id> new_values(const Function& function);
-  std::string new_name(std::string_view name);
-  Block evaluated(const Block& block, const Types& types);
-  void operation(const Operation& in);
-  void call(const Operation& in);
-  void composite(const Operation& in);
-  void sweep(Block& block);
-  void spend(std::uint64_t operations = 1);
-  void finish(const Operation& in, Operation out);
-  Operation begun(const Operation& in);
-  std::optional<Id> type_from_branch(const Tables::Kind& kind, const Operation& out, std::size_t result) const;
-  Id emit(Operation out);
-  Id constant(Id location, Id type, Known known);
-  const Known* keep(Known known);
-  std::optional<Known> computed(const Operation& out);
-  Id shaped(Id declared, const Shape& shape);
-  Id value(Id source) const;
-
   void set(Id source, Id value) {
     assert(source - first_ < values_of_.size());
     values_of_[source - first_] = value;
   }
-  void set_all(const Operation& in, Id first);
 
   const Type& type(Id value) { return tables_.type(values_[value].type); }
   const Known* known(Id value) const { return values_[value].known; }
-  Types types_of(std::span<const Id> values) const;
+
+  /// Which values, sizes and callees an operation of a function has.
+  void look_at(Function& function, const Operation& operation) {
+    const auto note = [&](Id first, std::size_t count) {
+      if (count == 0) return;
+      function.first = std::min(function.first, first);
+      function.behind = std::max(function.behind, first + static_cast<Id>(count));
+    };
+    note(operation.first_result, operation.results.size());
+    for (const Id type : operation.results) function.is_symbolic |= tables_.type(type).is_dynamic;
+    if (tables_.kind(operation.kind).base == "call")
+      function.callees.push_back(tables_.text(tables_.needed(operation, "callee")));
+    for (const Region& region : operation.regions)
+      for (const Block& block : region) {
+        note(block.first_argument, block.arguments.size());
+        for (const auto& argument : block.arguments) function.is_symbolic |= tables_.type(argument.type).is_dynamic;
+        for (const Operation& inside : block.operations) look_at(function, inside);
+      }
+  }
+
+  bool is_symbolic(Function& function, unsigned depth) {
+    if (depth > max_depth) refuse("its functions call one another too deeply");
+    if (std::exchange(function.is_looked_at, true)) return function.is_symbolic;
+    for (const std::string_view callee : function.callees)
+      function.is_symbolic |= is_symbolic(this->function(callee), depth + 1);
+    return function.is_symbolic;
+  }
+
+  Function& function(std::string_view name) {
+    const auto found = functions_.find(name);
+    if (found == functions_.end() || found->second.operation->regions.size() != 1 ||
+        found->second.operation->regions.front().empty())
+      refuse("it has no function " + wire::shortened(name));
+    return found->second;
+  }
+
+  /// With what is known of some arguments, these are constants in the function and no arguments, but for truth values.
+  Specialized& specialized(Function& function, const Types& types, const Numbers& known) {
+    for (const Known* const one : known)
+      if (one) spend(one->values.size() / 16);
+    const auto [found, is_new] = specialized_.try_emplace(key(function.name, types, known));
+    Specialized& result = found->second;
+    if (is_new) specialize(function, types, known, result);
+    if (!result.is_done) refuse("it has a function that calls itself");
+    return result;
+  }
+
+  void specialize(Function& function, const Types& types, const Numbers& known, Specialized& result) {
+    const Operation& in = *function.operation;
+    const Block& body = in.regions.front().front();
+    if (body.arguments.size() != types.size()) refuse("it calls a function with a wrong number of arguments");
+    spend(types.size() / 16);
+    if (++depth_ > max_depth) refuse("its functions call one another too deeply");
+
+    Operation out;
+    out.kind = in.kind, out.location = in.location, out.dictionary = in.dictionary, out.properties = in.properties;
+    out.is_isolated = in.is_isolated;
+    Block block;
+    auto outer_values = std::exchange(values_of_, new_values(function));
+    const Id outer_first = std::exchange(first_, function.first);
+    Block* const outer_block = std::exchange(block_, &block);
+
+    block.first_argument = static_cast<Id>(values_.size());
+    std::vector<bool> is_dropped;
+    Types kept;
+    for (std::size_t i = 0; i < types.size(); ++i) {
+      is_dropped.push_back(known[i] && !known[i]->element.is_boolean());
+      if (is_dropped[i]) continue;
+      set(body.first_argument + static_cast<Id>(i), static_cast<Id>(values_.size()));
+      values_.push_back({types[i], known[i]});
+      block.arguments.push_back({types[i], body.arguments[i].location});
+      kept.push_back(types[i]);
+    }
+    for (std::size_t i = 0; i < types.size(); ++i)
+      if (is_dropped[i]) set(body.first_argument + static_cast<Id>(i), constant(in.location, types[i], *known[i]));
+    for (const Operation& one : body.operations) operation(one);
+    if (block.operations.empty() || tables_.kind(block.operations.back().kind).full_name() != "vhlo.return_v1")
+      refuse("it has a function without an end");
+    sweep(block);
+    const Operation& end = block.operations.back();
+    result.results = types_of(end.operands);
+    for (const Id value : end.operands) result.known.push_back(this->known(value));
+    result.is_pure = std::all_of(block.operations.begin(), std::prev(block.operations.end()),
+                                 [](const Operation& one) { return one.is_removable; });
+    result.is_constant = result.is_pure && std::ranges::all_of(result.known, [](const Known* number) {
+                           return number && !number->element.is_boolean();
+                         });
+
+    values_of_ = std::move(outer_values);
+    first_ = outer_first;
+    block_ = outer_block;
+    --depth_;
+
+    out.regions.emplace_back().push_back(std::move(block));
+    tables_.replace_attribute(out, "function_type",
+                              tables_.type_attribute(tables_.function_type(kept, result.results)));
+    const std::vector<Id> attributes = tables_.array(tables_.needed(in, "arg_attrs"));
+    if (attributes.size() == types.size() && kept.size() < types.size()) {
+      std::vector<Id> left;
+      for (std::size_t i = 0; i < types.size(); ++i)
+        if (!is_dropped[i]) left.push_back(attributes[i]);
+      tables_.replace_attribute(out, "arg_attrs", tables_.array_attribute(left));
+    }
+    result.symbol = tables_.needed(in, "sym_name");
+    if (!used_names_.insert(function.name).second) {
+      result.symbol = tables_.string_attribute(new_name(function.name));
+      tables_.replace_attribute(out, "sym_name", result.symbol);
+    }
+    result.is_dropped = std::move(is_dropped);
+    result.is_done = true;
+    result.function = std::move(out);
+  }
+
+  /// The symbol of a function, which is written then.
+  Id needed(Specialized& specialized) {
+    if (specialized.function) written_.push_back(std::move(*specialized.function));
+    specialized.function.reset();
+    return specialized.symbol;
+  }
+
+  std::vector<Id> new_values(const Function& function) {
+    const std::size_t count = function.first == none ? 0 : function.behind - function.first;
+    spend(count);
+    return std::vector<Id>(count, none);
+  }
+
+  std::string new_name(std::string_view name) {
+    for (std::size_t i = specialized_.size();; ++i) {
+      std::string found = std::string(name) + '_' + std::to_string(i);
+      if (names_.insert(found).second) return found;
+    }
+  }
+
+  /// The code of a region whose arguments have these types.
+  Block evaluated(const Block& block, const Types& types) {
+    spend(types.size() / 16);
+    if (++depth_ > max_depth) refuse("its code nests too deeply");
+    Block out;
+    Block* const outer = std::exchange(block_, &out);
+    out.first_argument = static_cast<Id>(values_.size());
+    for (std::size_t i = 0; i < types.size(); ++i) {
+      set(block.first_argument + static_cast<Id>(i), static_cast<Id>(values_.size()));
+      values_.push_back({types[i]});
+      out.arguments.push_back({types[i], block.arguments[i].location});
+    }
+    for (const Operation& one : block.operations) operation(one);
+    block_ = outer;
+    --depth_;
+    return out;
+  }
+
+  void operation(const Operation& in) {
+    spend(1 + (in.operands.size() + in.results.size()) / 16);
+    const Tables::Kind& kind = tables_.kind(in.kind);
+    if (!kind.is_vhlo) return finish(in, begun(in));
+    if (kind.base == "call") return call(in);
+    if (kind.base == "custom_call") return custom_call(in);
+    if (kind.base == "composite") return composite(in);
+    if (!made_static(in)) finish(in, begun(in));
+  }
+
+  void call(const Operation& in) {
+    Function& callee = function(tables_.text(tables_.needed(in, "callee")));
+    Operation out = begun(in);
+    Numbers known;
+    for (const Id operand : out.operands) known.push_back(this->known(operand));
+    // Where sizes play no part, all calls share one function.
+    const bool is_constant = std::ranges::all_of(known, [](const Known* one) { return one != nullptr; });
+    if (!is_constant && !is_symbolic(callee, 0)) std::ranges::fill(known, nullptr);
+    Specialized& target = specialized(callee, types_of(out.operands), known);
+    if (target.results.size() != in.results.size()) refuse("it calls a function with a wrong number of results");
+    const auto as_constant = [&](std::size_t i) {
+      set(in.first_result + static_cast<Id>(i), constant(in.location, target.results[i], *target.known[i]));
+    };
+    if (target.is_constant) {
+      for (std::size_t i = 0; i < target.results.size(); ++i) as_constant(i);
+      return;
+    }
+    std::vector<Id> kept;
+    for (std::size_t i = 0; i < out.operands.size(); ++i)
+      if (!target.is_dropped[i]) kept.push_back(out.operands[i]);
+    out.operands = std::move(kept);
+    out.results = target.results;
+    out.is_removable = target.is_pure;
+    tables_.replace_attribute(out, "callee", needed(target));
+    const Id first = emit(std::move(out));
+    set_all(in, first);
+    for (std::size_t i = 0; i < target.known.size(); ++i) {
+      const Known* const number = target.known[i];
+      if (number && number->element.is_boolean())
+        values_[first + static_cast<Id>(i)].known = number;
+      else if (number)
+        as_constant(i);
+    }
+  }
+
+  void composite(const Operation& in) {
+    Operation out = begun(in);
+    const Types types = types_of(out.operands);
+    Specialized& target =
+        specialized(function(tables_.text(tables_.needed(in, "decomposition"))), types, Numbers(types.size()));
+    out.results = target.results;
+    tables_.replace_attribute(out, "decomposition", needed(target));
+    finish(in, std::move(out));
+  }
+
+  /// Takes away what nothing uses. What uses a value stands behind it.
+  void sweep(Block& block) {
+    used_.resize(values_.size());
+    for (auto one = block.operations.rbegin(); one != block.operations.rend(); ++one) {
+      const auto first = used_.begin() + one->first_result;
+      const auto behind = first + static_cast<std::ptrdiff_t>(one->results.size());
+      if (one->is_removable && std::find(first, behind, true) == behind) {
+        one->operands.clear();
+        one->results.clear();
+        continue;
+      }
+      one->is_used = true;
+      for (const Id operand : one->operands) used_[operand] = true;
+      for (Region& region : one->regions)
+        for (Block& inside : region) sweep(inside);
+    }
+    std::erase_if(block.operations, [](const Operation& one) { return !one.is_used; });
+  }
+
+  void spend(std::uint64_t operations = 1) {
+    if (operations > left_) refuse("its functions call others over and over with ever new sizes");
+    left_ -= operations;
+  }
+
+  /// Infers what an operation computes, evaluates its regions, writes it or what it computes, and notes that for the
+  /// results of `in`.
+  void finish(const Operation& in, Operation out) {
+    const Tables::Kind& kind = tables_.kind(out.kind);
+    const Types types = types_of(out.operands);
+    const bool is_loop = kind.is_vhlo && kind.base == "while";
+    for (const Region& region : in.regions) {
+      Region& evaluated = out.regions.emplace_back();
+      if (region.empty()) continue;
+      const Block& block = region.front();
+      Types arguments;
+      for (const auto& argument : block.arguments) arguments.push_back(argument.type);
+      if (is_loop && arguments.size() == types.size()) arguments = types;
+      if (std::ranges::any_of(arguments, [&](Id type) { return tables_.type(type).is_dynamic; })) refuse_operation(in);
+      evaluated.push_back(this->evaluated(block, arguments));
+    }
+    if (out.results.empty()) {
+      std::vector<const Type*> operands;
+      for (const Id type : types) operands.push_back(&tables_.type(type));
+      for (std::size_t i = 0; i < in.results.size(); ++i) {
+        const Id declared = in.results[i];
+        const Type& type = tables_.type(declared);
+        if (!type.is_dynamic) {
+          out.results.push_back(declared);
+          continue;
+        }
+        if (const auto branch = type_from_branch(kind, out, i)) {
+          out.results.push_back(*branch);
+          continue;
+        }
+        const bool is_cast = kind.full_name() == "builtin.unrealized_conversion_cast";
+        const bool is_constraint = kind.full_name() == "sdy.sharding_constraint" || kind.full_name() == "sdy.reshard";
+        // Constraints between casts are left out: arrays of open sizes have no type of the builtin dialect here.
+        if ((is_cast || is_constraint) && out.operands.size() == 1 && in.results.size() == 1 &&
+            (!type.is_tensor || is_cast)) {
+          if (type.is_tensor && shaped(declared, operands.front()->shape) != types.front()) refuse_operation(in);
+          return set(in.first_result, out.operands.front());
+        }
+        const Inputs inputs{tables_, in, operands, i};
+        const auto shape = is_constraint  ? std::optional(inputs.shape(0))
+                           : kind.is_vhlo ? inferred(kind.base, inputs)
+                                          : std::nullopt;
+        if (!shape) refuse_operation(in);
+        out.results.push_back(shaped(declared, *shape));
+      }
+    }
+    if (out.results.size() != in.results.size()) refuse_operation(in);
+    if (kind.is_vhlo && in.regions.empty())
+      out.is_removable |= is_elementwise(kind.base) || std::ranges::find(pure, kind.base) != std::end(pure);
+    std::optional<Known> known = kind.is_vhlo && out.results.size() == 1 ? computed(out) : std::nullopt;
+    if (!known) {
+      const bool is_sum = kind.is_vhlo && kind.base == "add" && out.operands.size() == 2;
+      const std::vector<Id> operands = is_sum ? out.operands : std::vector<Id>();
+      const Id first = emit(std::move(out));
+      set_all(in, first);
+      for (std::size_t i = 0; i < operands.size(); ++i)
+        if (const Known* const offset = this->known(operands[i]))
+          values_[first].summand = operands[1 - i], values_[first].offset = offset;
+      return;
+    }
+    // A constant of truth values is encoded in one way by older readers, and in another one by newer ones.
+    if (known->element.is_boolean() || kind.base == "constant") {
+      const Id first = emit(std::move(out));
+      values_[first].known = keep(std::move(*known));
+      set_all(in, first);
+      return;
+    }
+    set(in.first_result, constant(out.location, out.results.front(), std::move(*known)));
+  }
+
+  /// The same operation with the operands as they are written.
+  Operation begun(const Operation& in) {
+    Operation out;
+    out.kind = in.kind, out.location = in.location, out.dictionary = in.dictionary, out.properties = in.properties;
+    out.is_isolated = in.is_isolated;
+    for (const Id operand : in.operands) out.operands.push_back(value(operand));
+    return out;
+  }
+
+  /// What branches return, they return for the whole.
+  std::optional<Id> type_from_branch(const Tables::Kind& kind, const Operation& out, std::size_t result) const {
+    if (!kind.is_vhlo || (kind.base != "case" && kind.base != "if")) return std::nullopt;
+    if (out.regions.empty() || out.regions.front().empty() || out.regions.front().front().operations.empty())
+      return std::nullopt;
+    const auto& returned = out.regions.front().front().operations.back().operands;
+    return result < returned.size() ? std::optional(values_[returned[result]].type) : std::nullopt;
+  }
+
+  Id emit(Operation out) {
+    assert(block_);
+    spend();
+    const Id first = static_cast<Id>(values_.size());
+    out.first_result = first;
+    for (const Id type : out.results) values_.push_back({type});
+    block_->operations.push_back(std::move(out));
+    return first;
+  }
+
+  /// An operation of VHLO that the module does not have.
+  Operation made(std::string_view kind, Id location, std::vector<Id> operands, std::vector<Id> results,
+                 Named attributes = {}) {
+    Operation one;
+    one.kind = tables_.vhlo_kind(kind), one.location = location;
+    one.operands = std::move(operands), one.results = std::move(results);
+    if (!attributes.empty()) tables_.set_attributes(one, std::move(attributes));
+    return one;
+  }
+
+  Named of_slice(const Integers& starts, const Integers& limits, const Integers& strides) {
+    return {{"limit_indices", tables_.sizes_attribute(limits)},
+            {"start_indices", tables_.sizes_attribute(starts)},
+            {"strides", tables_.sizes_attribute(strides)}};
+  }
+
+  Id constant(Id location, Id type, Known known) {
+    Operation out =
+        made("constant_v1", location, {}, {type}, {{"value", tables_.tensor_attribute(type, known.values)}});
+    out.is_removable = true;
+    const Id first = emit(std::move(out));
+    values_[first].known = keep(std::move(known));
+    return first;
+  }
+
+  const Known* keep(Known known) {
+    spend(known.values.size() / 16);
+    return &kept_.emplace_back(std::move(known));
+  }
+
+  /// The integers that an operation computes, where its operands are known.
+  std::optional<Known> computed(const Operation& out) {
+    const Type& type = tables_.type(out.results.front());
+    const Element element = tables_.element(type.element);
+    if (!type.is_tensor || !element.is_integer) return std::nullopt;
+    const auto count = count_of(type.shape);
+    if (!count || *count > static_cast<std::int64_t>(most_integers)) return std::nullopt;
+    const std::string_view base = tables_.kind(out.kind).base;
+    std::vector<const Known*> operands;
+    for (const Id operand : out.operands) {
+      operands.push_back(known(operand));
+      if (!operands.back()) return std::nullopt;
+    }
+    std::optional<Integers> values;
+    if (base == "constant") {
+      values = tables_.integers(tables_.needed(out, "value"));
+    } else if (operands.empty()) {
+      return std::nullopt;
+    } else if (base == "reshape") {
+      values = operands[0]->values;
+    } else if (base == "compare" && operands.size() == 2) {
+      const std::uint64_t direction = tables_.number(tables_.needed(out, "comparison_direction"));
+      if (direction <= static_cast<std::uint64_t>(Direction::less))
+        values = compared(static_cast<Direction>(direction), *operands[0], *operands[1]);
+    } else if (base == "concatenate") {
+      const std::int64_t dimension = tables_.integer(tables_.needed(out, "dimension"));
+      for (const Known* const operand : operands) size_at(operand->shape, dimension);
+      size_at(type.shape, dimension);
+      if (std::ranges::all_of(operands, [&](auto* one) { return one->shape.size() == type.shape.size(); }))
+        values = concatenated(operands, static_cast<std::size_t>(dimension), type.shape);
+    } else if (base == "slice") {
+      const Integers starts = tables_.needed_integers(out, "start_indices"),
+                     strides = tables_.needed_integers(out, "strides");
+      if (sliced_shape(operands[0]->shape, starts, tables_.needed_integers(out, "limit_indices"), strides) ==
+          type.shape)
+        values = sliced(*operands[0], starts, strides, type.shape);
+    } else if (base == "broadcast_in_dim") {
+      const Integers dimensions = tables_.needed_integers(out, "broadcast_dimensions");
+      for (const std::int64_t dimension : dimensions) size_at(type.shape, dimension);
+      if (dimensions.size() == operands[0]->shape.size()) values = broadcast(*operands[0], dimensions, type.shape);
+    } else if (base == "gather" && operands.size() == 2) {
+      // JAX computes of shapes in this way whether indices are within them.
+      const bool is_choice = operands[0]->shape.size() == 1 &&
+                             tables_.needed_integers(out, "slice_sizes") == Integers{1} &&
+                             tables_.needed_integers(out, "start_index_map") == Integers{0} &&
+                             tables_.needed_integers(out, "collapsed_slice_dims") == Integers{0};
+      if (is_choice) values = chosen(*operands[0], *operands[1]);
+    } else {
+      values = refine::computed(base, operands, element);
+    }
+    if (!values || values->size() != static_cast<std::size_t>(*count)) return std::nullopt;
+    return Known{element, type.shape, std::move(*values)};
+  }
+
+  Id shaped(Id declared, const Shape& shape) {
+    const Type& type = tables_.type(declared);
+    if (!type.is_dynamic && (!type.is_tensor || type.shape == shape)) return declared;
+    const auto fits = [](std::int64_t open, std::int64_t found) { return open == dynamic_size || open == found; };
+    if (!type.is_tensor || !std::ranges::equal(type.shape, shape, fits) || !count_of(shape))
+      refuse("one of its arrays has a shape that its type does not allow, or bounds of its size");
+    return tables_.tensor_type(type.element, shape);
+  }
+
+  Id value(Id source) const {
+    const Id at = source - first_;
+    if (at >= values_of_.size() || values_of_[at] == none) refuse("it uses a value before it is there");
+    return values_of_[at];
+  }
+
+  void set_all(const Operation& in, Id first) {
+    for (std::size_t i = 0; i < in.results.size(); ++i)
+      set(in.first_result + static_cast<Id>(i), first + static_cast<Id>(i));
+  }
+
+  Types types_of(std::span<const Id> values) const {
+    Types types;
+    for (const Id value : values) types.push_back(values_[value].type);
+    return types;
+  }
 
   // Operations that take sizes as operands, as the operations that have them as attributes.
-  bool made_static(const Operation& in);
-  Operation written_as(const Operation& in, std::string_view kind, Named attributes, std::size_t operands);
-  Shape sizes(const Operation& in, std::size_t operand);
-  Integers numbers(const Operation& in, std::size_t operand);
-  void dynamic_slice(const Operation& in);
+
+  /// Whether an operation was one of these, and is written.
+  bool made_static(const Operation& in) {
+    const std::string_view base = tables_.kind(in.kind).base;
+    if (std::ranges::find(with_sizes, base) == std::end(with_sizes)) return false;
+    if (in.operands.empty() || in.results.empty()) refuse_operation(in);  // of a version that is not known
+    const auto shaped_as = [&](Operation out, const Shape& shape) {
+      out.results = {shaped(in.results.at(0), shape)};
+      finish(in, std::move(out));
+      return true;
+    };
+    if (base == "get_dimension_size") {
+      const Type& operand = type(value(in.operands.at(0)));
+      if (!operand.is_tensor) refuse_operation(in);
+      const std::int64_t size = size_at(operand.shape, tables_.integer(tables_.needed(in, "dimension")));
+      const Id result = in.results.at(0);
+      const Element element = tables_.element(tables_.type(result).element);
+      if (!tables_.type(result).shape.empty() || !element.is_integer) refuse_operation(in);
+      if (wrapped(size, element) != size)
+        refuse("the size of one of its arrays does not fit into the integers of its module");
+      set(in.first_result, constant(in.location, result, {element, {}, {size}}));
+      return true;
+    }
+    if (base == "dynamic_broadcast_in_dim")
+      return shaped_as(written_as(in, "broadcast_in_dim_v1", {}, 1), sizes(in, 1));
+    if (base == "dynamic_reshape") return shaped_as(written_as(in, "reshape_v1", {}, 1), sizes(in, 1));
+    if (base == "dynamic_iota") return shaped_as(written_as(in, "iota_v1", {}, 0), sizes(in, 0));
+    if (base == "rng") return shaped_as(begun(in), sizes(in, 2));
+    if (base == "dynamic_pad") {
+      const Integers low = numbers(in, 2), high = numbers(in, 3), interior = numbers(in, 4);
+      const Named attributes{{"edge_padding_high", tables_.sizes_attribute(high)},
+                             {"edge_padding_low", tables_.sizes_attribute(low)},
+                             {"interior_padding", tables_.sizes_attribute(interior)}};
+      return shaped_as(written_as(in, "pad_v1", attributes, 2),
+                       padded(type(value(in.operands.at(0))).shape, low, high, interior));
+    }
+    if (base == "dynamic_gather") {
+      const bool is_first = tables_.kind(in.kind).name == "dynamic_gather_v1";
+      const Integers slices = numbers(in, 2);
+      Operation out =
+          written_as(in, is_first ? "gather_v1" : "gather_v2", {{"slice_sizes", tables_.sizes_attribute(slices)}}, 2);
+      const Types types = types_of(out.operands);
+      const Type* const operands[] = {&tables_.type(types[0]), &tables_.type(types[1])};
+      return shaped_as(std::move(out), gathered({tables_, in, operands, 0}, slices));
+    }
+    if (base == "dynamic_conv") {
+      const Integers padding = numbers(in, 2);
+      const auto pairs = static_cast<std::int64_t>(padding.size() / 2);
+      Operation out = written_as(in, "convolution_v1", {{"padding", tables_.sizes_attribute(padding, {pairs, 2})}}, 2);
+      const Types types = types_of(out.operands);
+      const Type* const operands[] = {&tables_.type(types[0]), &tables_.type(types[1])};
+      return shaped_as(std::move(out), convolved({tables_, in, operands, 0}, padding));
+    }
+    dynamic_slice(in);
+    return true;
+  }
+
+  /// An operation of another kind in the place of `in`, with these attributes and as many of its attributes as that
+  /// kind has, and with the first `operands` of its operands.
+  Operation written_as(const Operation& in, std::string_view kind, Named attributes, std::size_t operands) {
+    Operation out = begun(in);
+    if (out.operands.size() < operands) refuse_operation(in);
+    out.operands.resize(operands);
+    out.kind = tables_.vhlo_kind(kind);
+    if (const auto* const known = tables_.kind(out.kind).attributes)
+      for (const std::string_view name : known->attribute_names())
+        if (std::ranges::find(attributes, name, &Named::value_type::first) == attributes.end())
+          attributes.emplace_back(name, tables_.needed(in, name));
+    tables_.set_attributes(out, std::move(attributes));
+    return out;
+  }
+
+  /// The same, where it is the shape of the result, which may be static anyway.
+  Shape sizes(const Operation& in, std::size_t operand) {
+    const Type& declared = tables_.type(in.results.at(0));
+    return declared.is_tensor && !declared.is_dynamic ? declared.shape : numbers(in, operand);
+  }
+
+  /// An operand that has to be known.
+  Integers numbers(const Operation& in, std::size_t operand) {
+    const Known* const found = operand < in.operands.size() ? known(value(in.operands[operand])) : nullptr;
+    if (!found) refuse_operation(in);
+    return found->values;
+  }
+
+  /// Where only the sizes are known, the limits are computed as the starts and the sizes.
+  void dynamic_slice(const Operation& in) {
+    if (in.operands.size() != 4) refuse_operation(in);
+    const Id operand = value(in.operands[0]), start = value(in.operands[1]), limit = value(in.operands[2]);
+    const Shape shape = type(operand).shape;
+    const Integers strides = numbers(in, 3);
+    if (known(start) && known(limit)) {
+      const Integers starts = numbers(in, 1), limits = numbers(in, 2);
+      Operation out = written_as(in, "slice_v1", of_slice(starts, limits, strides), 1);
+      out.results = {shaped(in.results.at(0), sliced_shape(shape, starts, limits, strides))};
+      return finish(in, std::move(out));
+    }
+    const bool is_dense = std::ranges::all_of(strides, [](std::int64_t stride) { return stride == 1; });
+    if (!is_dense || values_[limit].summand != start) refuse_operation(in);
+    const Integers sizes = values_[limit].offset->values;
+    if (sizes.size() != shape.size() ||
+        !std::ranges::equal(sizes, shape, [](auto a, auto b) { return 0 <= a && a <= b; }))
+      refuse_operation(in);
+    Operation out = written_as(in, "dynamic_slice_v1", {{"slice_sizes", tables_.sizes_attribute(sizes)}}, 1);
+    const Id element = type(start).element;
+    for (std::int64_t d = 0; d < static_cast<std::int64_t>(sizes.size()); ++d) {
+      const Id one = emit(
+          made("slice_v1", in.location, {start}, {tables_.tensor_type(element, {1})}, of_slice({d}, {d + 1}, {1})));
+      out.operands.push_back(emit(made("reshape_v1", in.location, {one}, {tables_.tensor_type(element, {})})));
+    }
+    out.results = {shaped(in.results.at(0), sizes)};
+    finish(in, std::move(out));
+  }
 
   // Custom calls that stand for operations with open sizes, or have the shapes of their results as operands.
-  void custom_call(const Operation& in);
-  Shape of_batch(const Operation& in, Shape declared, const Shape& matrices) const;
-  void assertion(const Operation& in);
-  void with_shape_operands(const Operation& in, Id indices);
-  void called_computations(Operation& out);
-  void reduce_window(const Operation& in);
-  void random_bits(const Operation& in);
-  void top_k(const Operation& in);
-  Block body(const Operation& in, Function& function);
-  Block is_greater(Id location, Id element);
-  [[noreturn]] void refuse_operation(const Operation& in, std::string_view target = {}) const;
+
+  void custom_call(const Operation& in) {
+    const std::string_view target = tables_.text(tables_.needed(in, "call_target_name"));
+    if (target == "shape_assertion") return assertion(in);
+    if (target == "stablehlo.dynamic_reduce_window") return reduce_window(in);
+    if (target == "stablehlo.dynamic_rng_bit_generator") return random_bits(in);
+    if (target == "stablehlo.dynamic_top_k") return top_k(in);
+    if (target.starts_with("stablehlo.dynamic_")) refuse_operation(in, target);
+    if (const auto indices = tables_.attribute(in, "indices_of_shape_operands"))
+      return with_shape_operands(in, *indices);
+    Operation out = begun(in);
+    called_computations(out);
+    constexpr std::string_view keep_shapes[] = {"Sharding", "annotate_device_placement", "LayoutConstraint"};
+    const bool keeps_shapes = std::ranges::find(keep_shapes, target) != std::end(keep_shapes);
+    for (std::size_t i = 0; i < in.results.size(); ++i) {
+      const Type& declared = tables_.type(in.results[i]);
+      if (!declared.is_dynamic)
+        out.results.push_back(in.results[i]);
+      else if (keeps_shapes && i < out.operands.size())
+        out.results.push_back(shaped(in.results[i], type(out.operands[i]).shape));
+      else if (target.starts_with("lapack_") && !out.operands.empty())
+        out.results.push_back(shaped(in.results[i], of_batch(in, declared.shape, type(out.operands.back()).shape)));
+      else
+        refuse_operation(in, target);
+    }
+    finish(in, std::move(out));
+  }
+
+  /// Of calls of LAPACK by JAX before 0.4.31: what is open is the size of a batch of matrices, the last operand.
+  Shape of_batch(const Operation& in, Shape declared, const Shape& matrices) const {
+    for (std::size_t d = 0; d < declared.size(); ++d) {
+      if (declared[d] != dynamic_size) continue;
+      if (d + 2 >= matrices.size()) refuse_operation(in, "LAPACK");
+      declared[d] = matrices[d];
+    }
+    return declared;
+  }
+
+  /// What is asserted holds for these sizes, or an error says so: it is nothing that is computed.
+  void assertion(const Operation& in) {
+    const Integers holds = numbers(in, 0);
+    Integers shown;
+    for (std::size_t i = 1; i < in.operands.size(); ++i) {
+      const Integers number = numbers(in, i);
+      shown.push_back(number.empty() ? 0 : number.front());
+    }
+    if (!holds.empty() && holds.front() != 0) return;
+    const std::string message = filled(tables_.text(tables_.needed(in, "error_message")), shown);
+    throw RunError(RunError::Reason::argument, message.empty()
+                                                   ? "the shapes of the arguments violate an assertion in the module"
+                                                   : in_own_words(message));
+  }
+
+  void with_shape_operands(const Operation& in, Id indices) {
+    const auto places = tables_.integers(indices);
+    if (!places || places->size() != in.results.size()) refuse_operation(in);
+    Operation out = begun(in);
+    for (std::size_t i = 0; i < places->size(); ++i) {
+      const std::int64_t place = (*places)[i];
+      if (place < 0 || static_cast<std::size_t>(place) >= in.operands.size()) refuse_operation(in);
+      out.results.push_back(shaped(in.results[i], numbers(in, static_cast<std::size_t>(place))));
+    }
+    std::vector<bool> is_shape(in.operands.size());
+    for (const std::int64_t place : *places) is_shape[static_cast<std::size_t>(place)] = true;
+    const std::vector<Id> layouts = tables_.array(tables_.needed(in, "operand_layouts"));
+    std::vector<Id> operands, left;
+    for (std::size_t i = 0; i < out.operands.size(); ++i) {
+      if (is_shape[i]) continue;
+      operands.push_back(out.operands[i]);
+      if (i < layouts.size()) left.push_back(layouts[i]);
+    }
+    out.operands = std::move(operands);
+    if (left.size() < layouts.size()) tables_.replace_attribute(out, "operand_layouts", tables_.array_attribute(left));
+    tables_.remove_attribute(out, "indices_of_shape_operands");
+    called_computations(out);
+    finish(in, std::move(out));
+  }
+
+  /// Functions that an operation names are written as they are.
+  void called_computations(Operation& out) {
+    const auto names = tables_.attribute(out, "called_computations");
+    if (!names) return;
+    std::vector<Id> symbols;
+    for (const Id name : tables_.array(*names)) {
+      Function& called = function(tables_.text(name));
+      Types types;
+      for (const auto& argument : called.operation->regions.front().front().arguments) {
+        if (tables_.type(argument.type).is_dynamic) refuse_operation(out, tables_.text(name));
+        types.push_back(argument.type);
+      }
+      symbols.push_back(needed(specialized(called, types, Numbers(types.size()))));
+    }
+    if (!symbols.empty()) tables_.replace_attribute(out, "called_computations", tables_.array_attribute(symbols));
+  }
+
+  /// The function that it calls becomes the region of the operation.
+  void reduce_window(const Operation& in) {
+    const std::vector<Id> names = tables_.array(tables_.needed(in, "called_computations"));
+    if (names.size() != 1 || in.operands.size() < 7 || in.operands.size() % 2 == 0) refuse_operation(in);
+    const std::size_t arrays = (in.operands.size() - 5) / 2, numbers_at = 2 * arrays;
+    if (in.results.size() != arrays) refuse_operation(in);
+    const Integers window = numbers(in, numbers_at), strides = numbers(in, numbers_at + 1),
+                   base_dilations = numbers(in, numbers_at + 2), window_dilations = numbers(in, numbers_at + 3),
+                   padding = numbers(in, numbers_at + 4);
+    const auto pairs = static_cast<std::int64_t>(padding.size() / 2);
+    Operation out = written_as(in, "reduce_window_v1",
+                               {{"base_dilations", tables_.sizes_attribute(base_dilations)},
+                                {"padding", tables_.sizes_attribute(padding, {pairs, 2})},
+                                {"window_dilations", tables_.sizes_attribute(window_dilations)},
+                                {"window_dimensions", tables_.sizes_attribute(window)},
+                                {"window_strides", tables_.sizes_attribute(strides)}},
+                               numbers_at);
+    for (std::size_t i = 0; i < arrays; ++i)
+      out.results.push_back(shaped(in.results[i], windowed(type(out.operands[i]).shape, window, strides, base_dilations,
+                                                           window_dilations, padding)));
+    out.regions.emplace_back().push_back(body(in, function(tables_.text(names.front()))));
+    finish(in, std::move(out));
+  }
+
+  void random_bits(const Operation& in) {
+    if (in.operands.size() != 2 || in.results.size() != 2) refuse_operation(in);
+    const Named attributes{{"rng_algorithm", tables_.needed(in, "rng_algorithm")}};
+    Operation out = written_as(in, "rng_bit_generator_v1", attributes, 1);
+    out.results = {shaped(in.results[0], type(out.operands[0]).shape), shaped(in.results[1], numbers(in, 1))};
+    finish(in, std::move(out));
+  }
+
+  /// The largest elements of the last dimension and where they are: what is in front after a stable sort.
+  void top_k(const Operation& in) {
+    if (in.operands.size() != 2 || in.results.size() != 2) refuse_operation(in);
+    const Id operand = value(in.operands[0]), operand_type = values_[operand].type;
+    const Integers k = numbers(in, 1);
+    const Type& array = tables_.type(operand_type);
+    const Shape shape = array.shape;
+    const Id element = array.element;
+    if (!array.is_tensor || shape.empty() || k.size() != 1 || k.front() < 0 || k.front() > shape.back())
+      refuse_operation(in);
+    const auto last = static_cast<std::int64_t>(shape.size()) - 1;
+    const Id index_type = tables_.tensor_type(tables_.scalar_element(vhlo::type::si32), shape);
+
+    const Id last_dimension = tables_.integer_attribute(last);
+    const Id iota = emit(made("iota_v1", in.location, {}, {index_type}, {{"iota_dimension", last_dimension}}));
+    Operation sort = made("sort_v1", in.location, {operand, iota}, {operand_type, index_type},
+                          {{"dimension", last_dimension}, {"is_stable", tables_.boolean_attribute(true)}});
+    sort.regions.emplace_back().push_back(is_greater(in.location, element));
+    const Id sorted = emit(std::move(sort));
+
+    Shape limits = shape;
+    limits.back() = k.front();
+    const Named attributes = of_slice(Integers(shape.size(), 0), limits, Integers(shape.size(), 1));
+    for (Id i = 0; i < 2; ++i)
+      set(in.first_result + i,
+          emit(made("slice_v1", in.location, {sorted + i}, {shaped(in.results[i], limits)}, attributes)));
+  }
+
+  /// The code of a function of static types, as a region.
+  Block body(const Operation& in, Function& function) {
+    const Block& block = function.operation->regions.front().front();
+    Types types;
+    for (const auto& argument : block.arguments) types.push_back(argument.type);
+    if (std::ranges::any_of(types, [&](Id type) { return tables_.type(type).is_dynamic; })) refuse_operation(in);
+    auto outer_values = std::exchange(values_of_, new_values(function));
+    const Id outer_first = std::exchange(first_, function.first);
+    Block found = evaluated(block, types);
+    values_of_ = std::move(outer_values);
+    first_ = outer_first;
+    return found;
+  }
+
+  /// Compares two elements for a sort of elements with their indices.
+  Block is_greater(Id location, Id element) {
+    const Id scalar = tables_.tensor_type(element, {}),
+             index = tables_.tensor_type(tables_.scalar_element(vhlo::type::si32), {}),
+             truth = tables_.tensor_type(tables_.scalar_element(vhlo::type::boolean), {});
+    const Element numbers = tables_.element(element);
+    const auto how = !numbers.is_integer ? vhlo::total_order
+                     : numbers.is_signed ? vhlo::signed_integers
+                                         : vhlo::unsigned_integers;
+    Block block;
+    block.first_argument = static_cast<Id>(values_.size());
+    for (const Id type : {scalar, scalar, index, index}) {
+      values_.push_back({type});
+      block.arguments.push_back({type, location});
+    }
+    Block* const outer = std::exchange(block_, &block);
+    const auto greater = static_cast<std::uint64_t>(Direction::greater);
+    const Id compared =
+        emit(made("compare_v1", location, {block.first_argument, block.first_argument + 1}, {truth},
+                  {{"compare_type", tables_.enum_attribute(vhlo::attribute::comparison, how)},
+                   {"comparison_direction", tables_.enum_attribute(vhlo::attribute::direction, greater)}}));
+    emit(made("return_v1", location, {compared}, {}));
+    block_ = outer;
+    return block;
+  }
+
+  [[noreturn]] void refuse_operation(const Operation& in, std::string_view target = {}) const {
+    std::string name = tables_.kind(in.kind).full_name();
+    if (!target.empty()) name += " of " + wire::shortened(target);
+    refuse("the sizes that its operation " + name + " computes are not known here");
+  }
 
   Tables& tables_;
   const Code& code_;
@@ -586,798 +1315,6 @@ class Refiner {
   unsigned depth_ = 0;
   std::uint64_t left_;  // operations that may still be looked at
 };
-
-/// The top of the module for these shapes of the main function's arguments.
-Block Refiner::refined(std::span<const Shape> arguments) {
-  if (code_.top.operations.size() != 1 || code_.top.operations.front().regions.size() != 1 ||
-      code_.top.operations.front().regions.front().empty())
-    refuse("it has more than one module");
-  Operation module = code_.top.operations.front();
-  const Region old = std::exchange(module.regions.front(), Region(1));
-  Block& top = module.regions.front().front();
-  for (const Operation& one : old.front().operations) {
-    const auto name = tables_.attribute(one, "sym_name");
-    if (name) names_.emplace(tables_.text(*name));
-    if (!name || tables_.kind(one.kind).full_name() != "vhlo.func_v1") {
-      if (!one.operands.empty() || !one.results.empty() || !one.regions.empty()) refuse("it has code beside functions");
-      top.operations.push_back(one);
-      continue;
-    }
-    Function& function = functions_.try_emplace(tables_.text(*name), Function{&one, tables_.text(*name)}).first->second;
-    look_at(function, one);
-  }
-  Function& main = function("main");
-  const auto& parameters = main.operation->regions.at(0).front().arguments;
-  if (parameters.size() != arguments.size())
-    refuse("its main function takes " + std::to_string(parameters.size()) + " arguments, and not " +
-           std::to_string(arguments.size()));
-  Types types;
-  for (std::size_t i = 0; i < arguments.size(); ++i) types.push_back(shaped(parameters[i].type, arguments[i]));
-  needed(specialized(main, types, Numbers(types.size())));
-  for (Operation& one : written_) top.operations.push_back(std::move(one));
-  Block block;
-  block.operations.push_back(std::move(module));
-  return block;
-}
-
-/// Which values, sizes and callees an operation of a function has.
-void Refiner::look_at(Function& function, const Operation& operation) {
-  const auto note = [&](Id first, std::size_t count) {
-    if (count == 0) return;
-    function.first = std::min(function.first, first);
-    function.behind = std::max(function.behind, first + static_cast<Id>(count));
-  };
-  note(operation.first_result, operation.results.size());
-  for (const Id type : operation.results) function.is_symbolic |= tables_.type(type).is_dynamic;
-  if (tables_.kind(operation.kind).base == "call")
-    function.callees.push_back(tables_.text(tables_.needed(operation, "callee")));
-  for (const Region& region : operation.regions)
-    for (const Block& block : region) {
-      note(block.first_argument, block.arguments.size());
-      for (const auto& argument : block.arguments) function.is_symbolic |= tables_.type(argument.type).is_dynamic;
-      for (const Operation& inside : block.operations) look_at(function, inside);
-    }
-}
-
-bool Refiner::is_symbolic(Function& function, unsigned depth) {
-  if (depth > max_depth) refuse("its functions call one another too deeply");
-  if (std::exchange(function.is_looked_at, true)) return function.is_symbolic;
-  for (const std::string_view callee : function.callees)
-    function.is_symbolic |= is_symbolic(this->function(callee), depth + 1);
-  return function.is_symbolic;
-}
-
-Refiner::Function& Refiner::function(std::string_view name) {
-  const auto found = functions_.find(name);
-  if (found == functions_.end() || found->second.operation->regions.size() != 1 ||
-      found->second.operation->regions.front().empty())
-    refuse("it has no function " + wire::shortened(name));
-  return found->second;
-}
-
-/// With what is known of some arguments, these are constants in the function and no arguments, but for truth values.
-Refiner::Specialized& Refiner::specialized(Function& function, const Types& types, const Numbers& known) {
-  for (const Known* const one : known)
-    if (one) spend(one->values.size() / 16);
-  const auto [found, is_new] = specialized_.try_emplace(key(function.name, types, known));
-  Specialized& result = found->second;
-  if (is_new) specialize(function, types, known, result);
-  if (!result.is_done) refuse("it has a function that calls itself");
-  return result;
-}
-
-void Refiner::specialize(Function& function, const Types& types, const Numbers& known, Specialized& result) {
-  const Operation& in = *function.operation;
-  const Block& body = in.regions.front().front();
-  if (body.arguments.size() != types.size()) refuse("it calls a function with another number of arguments");
-  spend(types.size() / 16);
-  if (++depth_ > max_depth) refuse("its functions call one another too deeply");
-
-  Operation out;
-  out.kind = in.kind, out.location = in.location, out.dictionary = in.dictionary, out.properties = in.properties;
-  out.is_isolated = in.is_isolated;
-  Block block;
-  auto outer_values = std::exchange(values_of_, new_values(function));
-  const Id outer_first = std::exchange(first_, function.first);
-  Block* const outer_block = std::exchange(block_, &block);
-
-  block.first_argument = static_cast<Id>(values_.size());
-  std::vector<bool> is_dropped;
-  Types kept;
-  for (std::size_t i = 0; i < types.size(); ++i) {
-    is_dropped.push_back(known[i] && !known[i]->element.is_boolean());
-    if (is_dropped[i]) continue;
-    set(body.first_argument + static_cast<Id>(i), static_cast<Id>(values_.size()));
-    values_.push_back({types[i], known[i]});
-    block.arguments.push_back({types[i], body.arguments[i].location});
-    kept.push_back(types[i]);
-  }
-  for (std::size_t i = 0; i < types.size(); ++i)
-    if (is_dropped[i]) set(body.first_argument + static_cast<Id>(i), constant(in.location, types[i], *known[i]));
-  for (const Operation& one : body.operations) operation(one);
-  if (block.operations.empty() || tables_.kind(block.operations.back().kind).full_name() != "vhlo.return_v1")
-    refuse("it has a function without an end");
-  sweep(block);
-  const Operation& end = block.operations.back();
-  result.results = types_of(end.operands);
-  for (const Id value : end.operands) result.known.push_back(this->known(value));
-  result.is_pure = std::all_of(block.operations.begin(), std::prev(block.operations.end()),
-                               [](const Operation& one) { return one.is_removable; });
-  result.is_constant = result.is_pure && std::ranges::all_of(result.known, [](const Known* number) {
-                         return number && !number->element.is_boolean();
-                       });
-
-  values_of_ = std::move(outer_values);
-  first_ = outer_first;
-  block_ = outer_block;
-  --depth_;
-
-  out.regions.emplace_back().push_back(std::move(block));
-  tables_.replace_attribute(out, "function_type", tables_.type_attribute(tables_.function_type(kept, result.results)));
-  const std::vector<Id> attributes = tables_.array(tables_.needed(in, "arg_attrs"));
-  if (attributes.size() == types.size() && kept.size() < types.size()) {
-    std::vector<Id> left;
-    for (std::size_t i = 0; i < types.size(); ++i)
-      if (!is_dropped[i]) left.push_back(attributes[i]);
-    tables_.replace_attribute(out, "arg_attrs", tables_.array_attribute(left));
-  }
-  result.symbol = tables_.needed(in, "sym_name");
-  if (!used_names_.insert(function.name).second) {
-    result.symbol = tables_.string_attribute(new_name(function.name));
-    tables_.replace_attribute(out, "sym_name", result.symbol);
-  }
-  result.is_dropped = std::move(is_dropped);
-  result.is_done = true;
-  result.function = std::move(out);
-}
-
-/// The symbol of a function, which is written then.
-Id Refiner::needed(Specialized& specialized) {
-  if (specialized.function) written_.push_back(std::move(*specialized.function));
-  specialized.function.reset();
-  return specialized.symbol;
-}
-
-std::vector<Id> Refiner::new_values(const Function& function) {
-  const std::size_t count = function.first == none ? 0 : function.behind - function.first;
-  spend(count);
-  return std::vector<Id>(count, none);
-}
-
-std::string Refiner::new_name(std::string_view name) {
-  for (std::size_t i = specialized_.size();; ++i) {
-    std::string found = std::string(name) + '_' + std::to_string(i);
-    if (names_.insert(found).second) return found;
-  }
-}
-
-/// The code of a region whose arguments have these types.
-Block Refiner::evaluated(const Block& block, const Types& types) {
-  spend(types.size() / 16);
-  if (++depth_ > max_depth) refuse("its code nests too deeply");
-  Block out;
-  Block* const outer = std::exchange(block_, &out);
-  out.first_argument = static_cast<Id>(values_.size());
-  for (std::size_t i = 0; i < types.size(); ++i) {
-    set(block.first_argument + static_cast<Id>(i), static_cast<Id>(values_.size()));
-    values_.push_back({types[i]});
-    out.arguments.push_back({types[i], block.arguments[i].location});
-  }
-  for (const Operation& one : block.operations) operation(one);
-  block_ = outer;
-  --depth_;
-  return out;
-}
-
-void Refiner::operation(const Operation& in) {
-  spend(1 + (in.operands.size() + in.results.size()) / 16);
-  const Tables::Kind& kind = tables_.kind(in.kind);
-  if (!kind.is_vhlo) return finish(in, begun(in));
-  if (kind.base == "call") return call(in);
-  if (kind.base == "custom_call") return custom_call(in);
-  if (kind.base == "composite") return composite(in);
-  if (!made_static(in)) finish(in, begun(in));
-}
-
-void Refiner::call(const Operation& in) {
-  Function& callee = function(tables_.text(tables_.needed(in, "callee")));
-  Operation out = begun(in);
-  Numbers known;
-  for (const Id operand : out.operands) known.push_back(this->known(operand));
-  // Where sizes play no part, all calls share one function.
-  const bool is_constant = std::ranges::all_of(known, [](const Known* one) { return one != nullptr; });
-  if (!is_constant && !is_symbolic(callee, 0)) std::ranges::fill(known, nullptr);
-  Specialized& target = specialized(callee, types_of(out.operands), known);
-  if (target.results.size() != in.results.size()) refuse("it calls a function with another number of results");
-  const auto as_constant = [&](std::size_t i) {
-    set(in.first_result + static_cast<Id>(i), constant(in.location, target.results[i], *target.known[i]));
-  };
-  if (target.is_constant) {
-    for (std::size_t i = 0; i < target.results.size(); ++i) as_constant(i);
-    return;
-  }
-  std::vector<Id> kept;
-  for (std::size_t i = 0; i < out.operands.size(); ++i)
-    if (!target.is_dropped[i]) kept.push_back(out.operands[i]);
-  out.operands = std::move(kept);
-  out.results = target.results;
-  out.is_removable = target.is_pure;
-  tables_.replace_attribute(out, "callee", needed(target));
-  const Id first = emit(std::move(out));
-  set_all(in, first);
-  for (std::size_t i = 0; i < target.known.size(); ++i) {
-    const Known* const number = target.known[i];
-    if (number && number->element.is_boolean())
-      values_[first + static_cast<Id>(i)].known = number;
-    else if (number)
-      as_constant(i);
-  }
-}
-
-void Refiner::composite(const Operation& in) {
-  Operation out = begun(in);
-  const Types types = types_of(out.operands);
-  Specialized& target =
-      specialized(function(tables_.text(tables_.needed(in, "decomposition"))), types, Numbers(types.size()));
-  out.results = target.results;
-  tables_.replace_attribute(out, "decomposition", needed(target));
-  finish(in, std::move(out));
-}
-
-/// Takes away what nothing uses. What uses a value stands behind it.
-void Refiner::sweep(Block& block) {
-  used_.resize(values_.size());
-  for (auto one = block.operations.rbegin(); one != block.operations.rend(); ++one) {
-    const auto first = used_.begin() + one->first_result;
-    const auto behind = first + static_cast<std::ptrdiff_t>(one->results.size());
-    if (one->is_removable && std::find(first, behind, true) == behind) {
-      one->operands.clear();
-      one->results.clear();
-      continue;
-    }
-    one->is_used = true;
-    for (const Id operand : one->operands) used_[operand] = true;
-    for (Region& region : one->regions)
-      for (Block& inside : region) sweep(inside);
-  }
-  std::erase_if(block.operations, [](const Operation& one) { return !one.is_used; });
-}
-
-void Refiner::spend(std::uint64_t operations) {
-  if (operations > left_) refuse("its functions call others over and over with ever new sizes");
-  left_ -= operations;
-}
-
-/// Infers what an operation computes, evaluates its regions, writes it or what it computes, and notes that for the
-/// results of `in`.
-void Refiner::finish(const Operation& in, Operation out) {
-  const Tables::Kind& kind = tables_.kind(out.kind);
-  const Types types = types_of(out.operands);
-  const bool is_loop = kind.is_vhlo && kind.base == "while";
-  for (const Region& region : in.regions) {
-    Region& evaluated = out.regions.emplace_back();
-    if (region.empty()) continue;
-    const Block& block = region.front();
-    Types arguments;
-    for (const auto& argument : block.arguments) arguments.push_back(argument.type);
-    if (is_loop && arguments.size() == types.size()) arguments = types;
-    if (std::ranges::any_of(arguments, [&](Id type) { return tables_.type(type).is_dynamic; })) refuse_operation(in);
-    evaluated.push_back(this->evaluated(block, arguments));
-  }
-  if (out.results.empty()) {
-    std::vector<const Type*> operands;
-    for (const Id type : types) operands.push_back(&tables_.type(type));
-    for (std::size_t i = 0; i < in.results.size(); ++i) {
-      const Id declared = in.results[i];
-      const Type& type = tables_.type(declared);
-      if (!type.is_dynamic) {
-        out.results.push_back(declared);
-        continue;
-      }
-      if (const auto branch = type_from_branch(kind, out, i)) {
-        out.results.push_back(*branch);
-        continue;
-      }
-      const bool is_cast = kind.full_name() == "builtin.unrealized_conversion_cast";
-      const bool is_constraint = kind.full_name() == "sdy.sharding_constraint" || kind.full_name() == "sdy.reshard";
-      // Constraints between casts are left out: arrays of open sizes have no type of the builtin dialect here.
-      if ((is_cast || is_constraint) && out.operands.size() == 1 && in.results.size() == 1 &&
-          (!type.is_tensor || is_cast)) {
-        if (type.is_tensor && shaped(declared, operands.front()->shape) != types.front()) refuse_operation(in);
-        return set(in.first_result, out.operands.front());
-      }
-      const Inputs inputs{tables_, in, operands, i};
-      const auto shape = is_constraint  ? std::optional(inputs.shape(0))
-                         : kind.is_vhlo ? inferred(kind.base, inputs)
-                                        : std::nullopt;
-      if (!shape) refuse_operation(in);
-      out.results.push_back(shaped(declared, *shape));
-    }
-  }
-  if (out.results.size() != in.results.size()) refuse_operation(in);
-  if (kind.is_vhlo && in.regions.empty())
-    out.is_removable |= is_elementwise(kind.base) || std::ranges::find(pure, kind.base) != std::end(pure);
-  std::optional<Known> known = kind.is_vhlo && out.results.size() == 1 ? computed(out) : std::nullopt;
-  if (!known) {
-    const bool is_sum = kind.is_vhlo && kind.base == "add" && out.operands.size() == 2;
-    const std::vector<Id> operands = is_sum ? out.operands : std::vector<Id>();
-    const Id first = emit(std::move(out));
-    set_all(in, first);
-    for (std::size_t i = 0; i < operands.size(); ++i)
-      if (const Known* const offset = this->known(operands[i]))
-        values_[first].summand = operands[1 - i], values_[first].offset = offset;
-    return;
-  }
-  // A constant of truth values is encoded in one way by older readers, and in another one by newer ones.
-  if (known->element.is_boolean() || kind.base == "constant") {
-    const Id first = emit(std::move(out));
-    values_[first].known = keep(std::move(*known));
-    set_all(in, first);
-    return;
-  }
-  set(in.first_result, constant(out.location, out.results.front(), std::move(*known)));
-}
-
-/// The same operation with the operands as they are written.
-Operation Refiner::begun(const Operation& in) {
-  Operation out;
-  out.kind = in.kind, out.location = in.location, out.dictionary = in.dictionary, out.properties = in.properties;
-  out.is_isolated = in.is_isolated;
-  for (const Id operand : in.operands) out.operands.push_back(value(operand));
-  return out;
-}
-
-/// What branches return, they return for the whole.
-std::optional<Id> Refiner::type_from_branch(const Tables::Kind& kind, const Operation& out, std::size_t result) const {
-  if (!kind.is_vhlo || (kind.base != "case" && kind.base != "if")) return std::nullopt;
-  if (out.regions.empty() || out.regions.front().empty() || out.regions.front().front().operations.empty())
-    return std::nullopt;
-  const auto& returned = out.regions.front().front().operations.back().operands;
-  return result < returned.size() ? std::optional(values_[returned[result]].type) : std::nullopt;
-}
-
-Id Refiner::emit(Operation out) {
-  assert(block_);
-  spend();
-  const Id first = static_cast<Id>(values_.size());
-  out.first_result = first;
-  for (const Id type : out.results) values_.push_back({type});
-  block_->operations.push_back(std::move(out));
-  return first;
-}
-
-Id Refiner::constant(Id location, Id type, Known known) {
-  Operation out;
-  out.kind = tables_.vhlo_kind("constant_v1");
-  out.location = location;
-  out.is_removable = true;
-  out.results = {type};
-  tables_.set_attributes(out, {{"value", tables_.tensor_attribute(type, known.values)}});
-  const Id first = emit(std::move(out));
-  values_[first].known = keep(std::move(known));
-  return first;
-}
-
-const Known* Refiner::keep(Known known) {
-  spend(known.values.size() / 16);
-  return &kept_.emplace_back(std::move(known));
-}
-
-/// The integers that an operation computes, where its operands are known.
-std::optional<Known> Refiner::computed(const Operation& out) {
-  const Type& type = tables_.type(out.results.front());
-  const Element element = tables_.element(type.element);
-  if (!type.is_tensor || !element.is_integer) return std::nullopt;
-  const auto count = count_of(type.shape);
-  if (!count || *count > static_cast<std::int64_t>(most_integers)) return std::nullopt;
-  const std::string_view base = tables_.kind(out.kind).base;
-  std::vector<const Known*> operands;
-  for (const Id operand : out.operands) {
-    operands.push_back(known(operand));
-    if (!operands.back()) return std::nullopt;
-  }
-  std::optional<Integers> values;
-  if (base == "constant") {
-    values = tables_.integers(tables_.needed(out, "value"));
-  } else if (operands.empty()) {
-    return std::nullopt;
-  } else if (base == "reshape") {
-    values = operands[0]->values;
-  } else if (base == "compare" && operands.size() == 2) {
-    const std::uint64_t direction = tables_.number(tables_.needed(out, "comparison_direction"));
-    if (direction <= static_cast<std::uint64_t>(Direction::less))
-      values = compared(static_cast<Direction>(direction), *operands[0], *operands[1]);
-  } else if (base == "concatenate") {
-    const std::int64_t dimension = tables_.integer(tables_.needed(out, "dimension"));
-    for (const Known* const operand : operands) size_at(operand->shape, dimension);
-    size_at(type.shape, dimension);
-    if (std::ranges::all_of(operands, [&](auto* one) { return one->shape.size() == type.shape.size(); }))
-      values = concatenated(operands, static_cast<std::size_t>(dimension), type.shape);
-  } else if (base == "slice") {
-    const Integers starts = tables_.needed_integers(out, "start_indices"),
-                   strides = tables_.needed_integers(out, "strides");
-    if (sliced_shape(operands[0]->shape, starts, tables_.needed_integers(out, "limit_indices"), strides) == type.shape)
-      values = sliced(*operands[0], starts, strides, type.shape);
-  } else if (base == "broadcast_in_dim") {
-    const Integers dimensions = tables_.needed_integers(out, "broadcast_dimensions");
-    for (const std::int64_t dimension : dimensions) size_at(type.shape, dimension);
-    if (dimensions.size() == operands[0]->shape.size()) values = broadcast(*operands[0], dimensions, type.shape);
-  } else if (base == "gather" && operands.size() == 2) {
-    // JAX computes of shapes in this way whether indices are within them.
-    const bool is_choice = operands[0]->shape.size() == 1 &&
-                           tables_.needed_integers(out, "slice_sizes") == Integers{1} &&
-                           tables_.needed_integers(out, "start_index_map") == Integers{0} &&
-                           tables_.needed_integers(out, "collapsed_slice_dims") == Integers{0};
-    if (is_choice) values = chosen(*operands[0], *operands[1]);
-  } else {
-    values = refine::computed(base, operands, element);
-  }
-  if (!values || values->size() != static_cast<std::size_t>(*count)) return std::nullopt;
-  return Known{element, type.shape, std::move(*values)};
-}
-
-/// The type of a tensor with this shape.
-Id Refiner::shaped(Id declared, const Shape& shape) {
-  const Type& type = tables_.type(declared);
-  if (!type.is_dynamic && (!type.is_tensor || type.shape == shape)) return declared;
-  const auto fits = [](std::int64_t open, std::int64_t found) { return open == dynamic_size || open == found; };
-  if (!type.is_tensor || !std::ranges::equal(type.shape, shape, fits) || !count_of(shape))
-    refuse("one of its arrays has another shape than its type says, or bounds of its size");
-  return tables_.tensor_type(type.element, shape);
-}
-
-Id Refiner::value(Id source) const {
-  const Id at = source - first_;
-  if (at >= values_of_.size() || values_of_[at] == none) refuse("it uses a value before it is there");
-  return values_of_[at];
-}
-
-void Refiner::set_all(const Operation& in, Id first) {
-  for (std::size_t i = 0; i < in.results.size(); ++i)
-    set(in.first_result + static_cast<Id>(i), first + static_cast<Id>(i));
-}
-
-Refiner::Types Refiner::types_of(std::span<const Id> values) const {
-  Types types;
-  for (const Id value : values) types.push_back(values_[value].type);
-  return types;
-}
-
-/// Whether an operation was one of these, and is written.
-bool Refiner::made_static(const Operation& in) {
-  const std::string_view base = tables_.kind(in.kind).base;
-  if (std::ranges::find(with_sizes, base) == std::end(with_sizes)) return false;
-  if (in.operands.empty() || in.results.empty()) refuse_operation(in);  // of a version that is not known
-  const auto shaped_as = [&](Operation out, const Shape& shape) {
-    out.results = {shaped(in.results.at(0), shape)};
-    finish(in, std::move(out));
-    return true;
-  };
-  if (base == "get_dimension_size") {
-    const Type& operand = type(value(in.operands.at(0)));
-    if (!operand.is_tensor) refuse_operation(in);
-    const std::int64_t size = size_at(operand.shape, tables_.integer(tables_.needed(in, "dimension")));
-    const Id result = in.results.at(0);
-    const Element element = tables_.element(tables_.type(result).element);
-    if (!tables_.type(result).shape.empty() || !element.is_integer) refuse_operation(in);
-    if (wrapped(size, element) != size) refuse("it has an array whose size is no number of its module");
-    set(in.first_result, constant(in.location, result, {element, {}, {size}}));
-    return true;
-  }
-  if (base == "dynamic_broadcast_in_dim") return shaped_as(written_as(in, "broadcast_in_dim_v1", {}, 1), sizes(in, 1));
-  if (base == "dynamic_reshape") return shaped_as(written_as(in, "reshape_v1", {}, 1), sizes(in, 1));
-  if (base == "dynamic_iota") return shaped_as(written_as(in, "iota_v1", {}, 0), sizes(in, 0));
-  if (base == "rng") return shaped_as(begun(in), sizes(in, 2));
-  if (base == "dynamic_pad") {
-    const Integers low = numbers(in, 2), high = numbers(in, 3), interior = numbers(in, 4);
-    const Named attributes{{"edge_padding_high", tables_.sizes_attribute(high)},
-                           {"edge_padding_low", tables_.sizes_attribute(low)},
-                           {"interior_padding", tables_.sizes_attribute(interior)}};
-    return shaped_as(written_as(in, "pad_v1", attributes, 2),
-                     padded(type(value(in.operands.at(0))).shape, low, high, interior));
-  }
-  if (base == "dynamic_gather") {
-    const bool is_first = tables_.kind(in.kind).name == "dynamic_gather_v1";
-    const Integers slices = numbers(in, 2);
-    Operation out =
-        written_as(in, is_first ? "gather_v1" : "gather_v2", {{"slice_sizes", tables_.sizes_attribute(slices)}}, 2);
-    const Types types = types_of(out.operands);
-    const Type* const operands[] = {&tables_.type(types[0]), &tables_.type(types[1])};
-    return shaped_as(std::move(out), gathered({tables_, in, operands, 0}, slices));
-  }
-  if (base == "dynamic_conv") {
-    const Integers padding = numbers(in, 2);
-    const auto pairs = static_cast<std::int64_t>(padding.size() / 2);
-    Operation out = written_as(in, "convolution_v1", {{"padding", tables_.sizes_attribute(padding, {pairs, 2})}}, 2);
-    const Types types = types_of(out.operands);
-    const Type* const operands[] = {&tables_.type(types[0]), &tables_.type(types[1])};
-    return shaped_as(std::move(out), convolved({tables_, in, operands, 0}, padding));
-  }
-  dynamic_slice(in);
-  return true;
-}
-
-/// An operation of another kind in the place of `in`, with these attributes and as many of its attributes as that
-/// kind has, and with the first `operands` of its operands.
-Operation Refiner::written_as(const Operation& in, std::string_view kind, Named attributes, std::size_t operands) {
-  Operation out = begun(in);
-  if (out.operands.size() < operands) refuse_operation(in);
-  out.operands.resize(operands);
-  out.kind = tables_.vhlo_kind(kind);
-  if (const auto* const known = tables_.kind(out.kind).attributes)
-    for (const std::string_view name : known->attribute_names())
-      if (std::ranges::find(attributes, name, &Named::value_type::first) == attributes.end())
-        attributes.emplace_back(name, tables_.needed(in, name));
-  tables_.set_attributes(out, std::move(attributes));
-  return out;
-}
-
-/// The same, where it is the shape of the result, which may be static anyway.
-Shape Refiner::sizes(const Operation& in, std::size_t operand) {
-  const Type& declared = tables_.type(in.results.at(0));
-  return declared.is_tensor && !declared.is_dynamic ? declared.shape : numbers(in, operand);
-}
-
-/// An operand that has to be known.
-Integers Refiner::numbers(const Operation& in, std::size_t operand) {
-  const Known* const found = operand < in.operands.size() ? known(value(in.operands[operand])) : nullptr;
-  if (!found) refuse_operation(in);
-  return found->values;
-}
-
-/// Where only the sizes are known, the limits are computed as the starts and the sizes.
-void Refiner::dynamic_slice(const Operation& in) {
-  if (in.operands.size() != 4) refuse_operation(in);
-  const Id operand = value(in.operands[0]), start = value(in.operands[1]), limit = value(in.operands[2]);
-  const Shape shape = type(operand).shape;
-  const Integers strides = numbers(in, 3);
-  if (known(start) && known(limit)) {
-    const Integers starts = numbers(in, 1), limits = numbers(in, 2);
-    Operation out = written_as(in, "slice_v1",
-                               {{"limit_indices", tables_.sizes_attribute(limits)},
-                                {"start_indices", tables_.sizes_attribute(starts)},
-                                {"strides", tables_.sizes_attribute(strides)}},
-                               1);
-    out.results = {shaped(in.results.at(0), sliced_shape(shape, starts, limits, strides))};
-    return finish(in, std::move(out));
-  }
-  const bool is_dense = std::ranges::all_of(strides, [](std::int64_t stride) { return stride == 1; });
-  if (!is_dense || values_[limit].summand != start) refuse_operation(in);
-  const Integers sizes = values_[limit].offset->values;
-  if (sizes.size() != shape.size() ||
-      !std::ranges::equal(sizes, shape, [](auto a, auto b) { return 0 <= a && a <= b; }))
-    refuse_operation(in);
-  Operation out = written_as(in, "dynamic_slice_v1", {{"slice_sizes", tables_.sizes_attribute(sizes)}}, 1);
-  const Id element = type(start).element;
-  for (std::int64_t d = 0; d < static_cast<std::int64_t>(sizes.size()); ++d) {
-    Operation one;
-    one.kind = tables_.vhlo_kind("slice_v1"), one.location = in.location, one.operands = {start};
-    one.results = {tables_.tensor_type(element, {1})};
-    tables_.set_attributes(one, {{"limit_indices", tables_.sizes_attribute(Integers{d + 1})},
-                                 {"start_indices", tables_.sizes_attribute(Integers{d})},
-                                 {"strides", tables_.sizes_attribute(Integers{1})}});
-    Operation scalar;
-    scalar.kind = tables_.vhlo_kind("reshape_v1"), scalar.location = in.location;
-    scalar.operands = {emit(std::move(one))};
-    scalar.results = {tables_.tensor_type(element, {})};
-    out.operands.push_back(emit(std::move(scalar)));
-  }
-  out.results = {shaped(in.results.at(0), sizes)};
-  finish(in, std::move(out));
-}
-
-void Refiner::custom_call(const Operation& in) {
-  const std::string_view target = tables_.text(tables_.needed(in, "call_target_name"));
-  if (target == "shape_assertion") return assertion(in);
-  if (target == "stablehlo.dynamic_reduce_window") return reduce_window(in);
-  if (target == "stablehlo.dynamic_rng_bit_generator") return random_bits(in);
-  if (target == "stablehlo.dynamic_top_k") return top_k(in);
-  if (target.starts_with("stablehlo.dynamic_")) refuse_operation(in, target);
-  if (const auto indices = tables_.attribute(in, "indices_of_shape_operands")) return with_shape_operands(in, *indices);
-  Operation out = begun(in);
-  called_computations(out);
-  constexpr std::string_view keep_shapes[] = {"Sharding", "annotate_device_placement", "LayoutConstraint"};
-  const bool keeps_shapes = std::ranges::find(keep_shapes, target) != std::end(keep_shapes);
-  for (std::size_t i = 0; i < in.results.size(); ++i) {
-    const Type& declared = tables_.type(in.results[i]);
-    if (!declared.is_dynamic)
-      out.results.push_back(in.results[i]);
-    else if (keeps_shapes && i < out.operands.size())
-      out.results.push_back(shaped(in.results[i], type(out.operands[i]).shape));
-    else if (target.starts_with("lapack_") && !out.operands.empty())
-      out.results.push_back(shaped(in.results[i], of_batch(in, declared.shape, type(out.operands.back()).shape)));
-    else
-      refuse_operation(in, target);
-  }
-  finish(in, std::move(out));
-}
-
-/// Of calls of LAPACK by JAX before 0.4.31: what is open is the size of a batch of matrices, the last operand.
-Shape Refiner::of_batch(const Operation& in, Shape declared, const Shape& matrices) const {
-  for (std::size_t d = 0; d < declared.size(); ++d) {
-    if (declared[d] != dynamic_size) continue;
-    if (d + 2 >= matrices.size()) refuse_operation(in, "LAPACK");
-    declared[d] = matrices[d];
-  }
-  return declared;
-}
-
-/// What is asserted holds for these sizes, or an error says so: it is nothing that is computed.
-void Refiner::assertion(const Operation& in) {
-  const Integers holds = numbers(in, 0);
-  Integers shown;
-  for (std::size_t i = 1; i < in.operands.size(); ++i) {
-    const Integers number = numbers(in, i);
-    shown.push_back(number.empty() ? 0 : number.front());
-  }
-  if (!holds.empty() && holds.front() != 0) return;
-  const std::string message = filled(tables_.text(tables_.needed(in, "error_message")), shown);
-  throw RunError(RunError::Reason::argument, message.empty()
-                                                 ? "the shapes of the arguments violate an assertion in the module"
-                                                 : in_own_words(message));
-}
-
-void Refiner::with_shape_operands(const Operation& in, Id indices) {
-  const auto places = tables_.integers(indices);
-  if (!places || places->size() != in.results.size()) refuse_operation(in);
-  Operation out = begun(in);
-  for (std::size_t i = 0; i < places->size(); ++i) {
-    const std::int64_t place = (*places)[i];
-    if (place < 0 || static_cast<std::size_t>(place) >= in.operands.size()) refuse_operation(in);
-    out.results.push_back(shaped(in.results[i], numbers(in, static_cast<std::size_t>(place))));
-  }
-  std::vector<bool> is_shape(in.operands.size());
-  for (const std::int64_t place : *places) is_shape[static_cast<std::size_t>(place)] = true;
-  const std::vector<Id> layouts = tables_.array(tables_.needed(in, "operand_layouts"));
-  std::vector<Id> operands, left;
-  for (std::size_t i = 0; i < out.operands.size(); ++i) {
-    if (is_shape[i]) continue;
-    operands.push_back(out.operands[i]);
-    if (i < layouts.size()) left.push_back(layouts[i]);
-  }
-  out.operands = std::move(operands);
-  if (left.size() < layouts.size()) tables_.replace_attribute(out, "operand_layouts", tables_.array_attribute(left));
-  tables_.remove_attribute(out, "indices_of_shape_operands");
-  called_computations(out);
-  finish(in, std::move(out));
-}
-
-/// Functions that an operation names are written as they are.
-void Refiner::called_computations(Operation& out) {
-  const auto names = tables_.attribute(out, "called_computations");
-  if (!names) return;
-  std::vector<Id> symbols;
-  for (const Id name : tables_.array(*names)) {
-    Function& called = function(tables_.text(name));
-    Types types;
-    for (const auto& argument : called.operation->regions.front().front().arguments) {
-      if (tables_.type(argument.type).is_dynamic) refuse_operation(out, tables_.text(name));
-      types.push_back(argument.type);
-    }
-    symbols.push_back(needed(specialized(called, types, Numbers(types.size()))));
-  }
-  if (!symbols.empty()) tables_.replace_attribute(out, "called_computations", tables_.array_attribute(symbols));
-}
-
-/// The function that it calls becomes the region of the operation.
-void Refiner::reduce_window(const Operation& in) {
-  const std::vector<Id> names = tables_.array(tables_.needed(in, "called_computations"));
-  if (names.size() != 1 || in.operands.size() < 7 || in.operands.size() % 2 == 0) refuse_operation(in);
-  const std::size_t arrays = (in.operands.size() - 5) / 2, numbers_at = 2 * arrays;
-  if (in.results.size() != arrays) refuse_operation(in);
-  const Integers window = numbers(in, numbers_at), strides = numbers(in, numbers_at + 1),
-                 base_dilations = numbers(in, numbers_at + 2), window_dilations = numbers(in, numbers_at + 3),
-                 padding = numbers(in, numbers_at + 4);
-  const auto pairs = static_cast<std::int64_t>(padding.size() / 2);
-  Operation out = written_as(in, "reduce_window_v1",
-                             {{"base_dilations", tables_.sizes_attribute(base_dilations)},
-                              {"padding", tables_.sizes_attribute(padding, {pairs, 2})},
-                              {"window_dilations", tables_.sizes_attribute(window_dilations)},
-                              {"window_dimensions", tables_.sizes_attribute(window)},
-                              {"window_strides", tables_.sizes_attribute(strides)}},
-                             numbers_at);
-  for (std::size_t i = 0; i < arrays; ++i)
-    out.results.push_back(shaped(in.results[i], windowed(type(out.operands[i]).shape, window, strides, base_dilations,
-                                                         window_dilations, padding)));
-  out.regions.emplace_back().push_back(body(in, function(tables_.text(names.front()))));
-  finish(in, std::move(out));
-}
-
-void Refiner::random_bits(const Operation& in) {
-  if (in.operands.size() != 2 || in.results.size() != 2) refuse_operation(in);
-  const Named attributes{{"rng_algorithm", tables_.needed(in, "rng_algorithm")}};
-  Operation out = written_as(in, "rng_bit_generator_v1", attributes, 1);
-  out.results = {shaped(in.results[0], type(out.operands[0]).shape), shaped(in.results[1], numbers(in, 1))};
-  finish(in, std::move(out));
-}
-
-/// The largest elements of the last dimension and where they are: what is in front after a stable sort.
-void Refiner::top_k(const Operation& in) {
-  if (in.operands.size() != 2 || in.results.size() != 2) refuse_operation(in);
-  const Id operand = value(in.operands[0]), operand_type = values_[operand].type;
-  const Integers k = numbers(in, 1);
-  const Type& array = tables_.type(operand_type);
-  const Shape shape = array.shape;
-  const Id element = array.element;
-  if (!array.is_tensor || shape.empty() || k.size() != 1 || k.front() < 0 || k.front() > shape.back())
-    refuse_operation(in);
-  const auto last = static_cast<std::int64_t>(shape.size()) - 1;
-  const Id index_type = tables_.tensor_type(tables_.scalar_element(vhlo::type::si32), shape);
-
-  Operation iota;
-  iota.kind = tables_.vhlo_kind("iota_v1"), iota.location = in.location, iota.results = {index_type};
-  tables_.set_attributes(iota, {{"iota_dimension", tables_.integer_attribute(last)}});
-  Operation sort;
-  sort.kind = tables_.vhlo_kind("sort_v1"), sort.location = in.location;
-  sort.operands = {operand, emit(std::move(iota))};
-  sort.results = {operand_type, index_type};
-  tables_.set_attributes(
-      sort, {{"dimension", tables_.integer_attribute(last)}, {"is_stable", tables_.boolean_attribute(true)}});
-  sort.regions.emplace_back().push_back(is_greater(in.location, element));
-  const Id sorted = emit(std::move(sort));
-
-  Shape limits = shape;
-  limits.back() = k.front();
-  for (Id i = 0; i < 2; ++i) {
-    Operation slice;
-    slice.kind = tables_.vhlo_kind("slice_v1"), slice.location = in.location, slice.operands = {sorted + i};
-    slice.results = {shaped(in.results[i], limits)};
-    tables_.set_attributes(slice, {{"limit_indices", tables_.sizes_attribute(limits)},
-                                   {"start_indices", tables_.sizes_attribute(Integers(shape.size(), 0))},
-                                   {"strides", tables_.sizes_attribute(Integers(shape.size(), 1))}});
-    set(in.first_result + i, emit(std::move(slice)));
-  }
-}
-
-/// The code of a function of static types, as a region.
-Block Refiner::body(const Operation& in, Function& function) {
-  const Block& block = function.operation->regions.front().front();
-  Types types;
-  for (const auto& argument : block.arguments) types.push_back(argument.type);
-  if (std::ranges::any_of(types, [&](Id type) { return tables_.type(type).is_dynamic; })) refuse_operation(in);
-  auto outer_values = std::exchange(values_of_, new_values(function));
-  const Id outer_first = std::exchange(first_, function.first);
-  Block found = evaluated(block, types);
-  values_of_ = std::move(outer_values);
-  first_ = outer_first;
-  return found;
-}
-
-/// Compares two elements for a sort of elements with their indices.
-Block Refiner::is_greater(Id location, Id element) {
-  const Id scalar = tables_.tensor_type(element, {}),
-           index = tables_.tensor_type(tables_.scalar_element(vhlo::type::si32), {}),
-           truth = tables_.tensor_type(tables_.scalar_element(vhlo::type::boolean), {});
-  const Element numbers = tables_.element(element);
-  const auto how = !numbers.is_integer ? vhlo::total_order
-                   : numbers.is_signed ? vhlo::signed_integers
-                                       : vhlo::unsigned_integers;
-  Block block;
-  block.first_argument = static_cast<Id>(values_.size());
-  for (const Id type : {scalar, scalar, index, index}) {
-    values_.push_back({type});
-    block.arguments.push_back({type, location});
-  }
-  Block* const outer = std::exchange(block_, &block);
-  Operation compare;
-  compare.kind = tables_.vhlo_kind("compare_v1"), compare.location = location, compare.results = {truth};
-  compare.operands = {block.first_argument, block.first_argument + 1};
-  tables_.set_attributes(
-      compare, {{"compare_type", tables_.enum_attribute(vhlo::attribute::comparison, how)},
-                {"comparison_direction",
-                 tables_.enum_attribute(vhlo::attribute::direction, static_cast<std::uint64_t>(Direction::greater))}});
-  Operation end;
-  end.kind = tables_.vhlo_kind("return_v1"), end.location = location, end.operands = {emit(std::move(compare))};
-  emit(std::move(end));
-  block_ = outer;
-  return block;
-}
-
-void Refiner::refuse_operation(const Operation& in, std::string_view target) const {
-  std::string name = tables_.kind(in.kind).full_name();
-  if (!target.empty()) name += " of " + wire::shortened(target);
-  refuse("of its operation " + name + " it is not known what sizes it computes");
-}
 
 }  // namespace
 

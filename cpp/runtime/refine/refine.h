@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "runtime/refine/parts.h"
-#include "runtime/refine/shape.h"
 #include "wire/base/error.h"
 
 namespace jaxexp::runtime::refine {

@@ -46,13 +46,11 @@ inline Checked power(Checked base, std::uint32_t exponent) {
   return result;
 }
 
-/// Values of dimension variables.
 using Variables = std::map<std::string_view, std::int64_t>;
 
 /// Expressions by their texts: many dimensions may have one, which is kept once.
 using Expressions = std::map<std::string_view, std::shared_ptr<const wire::Expression>>;
 
-/// A size, or an expression of dimension variables.
 struct Dimension {
   /// A view of the text is kept. The text comes from an artifact that was checked.
   Dimension(std::string_view text, Expressions& known);
@@ -66,7 +64,6 @@ struct Dimension {
   std::variant<std::int64_t, std::shared_ptr<const wire::Expression>> value;
 };
 
-/// The variables of expressions.
 std::set<std::string_view> variables_in(const Expressions& expressions);
 
 /// As in "a=2,b=3".

@@ -42,7 +42,7 @@ std::vector<std::int64_t> Parameter::shape(const Variables& variables) const {
     const Checked size = dimension.evaluate(variables);
     if (!size || *size < 0)
       throw RunError(RunError::Reason::argument, path + ".shape[" + std::to_string(sizes.size()) + "] would be " +
-                                                     (size ? std::to_string(*size) : "no 64-bit number") +
+                                                     (size ? std::to_string(*size) : "too large for 64 bits") +
                                                      " for the arguments' shapes: it is " +
                                                      std::string(dimension.text));
     sizes.push_back(*size);

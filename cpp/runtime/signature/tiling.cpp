@@ -2,7 +2,6 @@
 #include "runtime/signature/tiling.h"
 
 #include <algorithm>
-#include <string>
 
 #include "jaxexp/run_error.h"
 #include "wire/exported/op_sharding.h"
@@ -10,7 +9,6 @@
 namespace jaxexp::runtime {
 namespace {
 
-/// Indices of a number in a row-major grid.
 std::vector<std::int64_t> unravel(std::uint64_t number, const std::vector<std::uint64_t>& grid) {
   std::vector<std::int64_t> indices(grid.size());
   for (std::size_t d = grid.size(); d-- > 0; number /= grid[d])
@@ -18,7 +16,6 @@ std::vector<std::int64_t> unravel(std::uint64_t number, const std::vector<std::u
   return indices;
 }
 
-/// The devices in the order of the tiles.
 std::vector<std::uint64_t> devices_of(const wire::OpSharding& sharding, std::uint32_t nr_devices) {
   if (!sharding.devices.empty()) return sharding.devices;
   // 0, 1, 2, ... reshaped, and then transposed.

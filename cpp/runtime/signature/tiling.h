@@ -21,7 +21,6 @@ class Tiling {
   Tiling(std::span<const std::uint8_t> op_sharding, std::uint32_t nr_devices, const std::string& path);
 
   bool is_specified() const { return is_specified_; }
-  /// Whether each device has all of the array.
   bool is_whole() const { return tiles_.empty(); }
 
   /// What a device has of an array: where it begins, and its shape. Throws RunError where a dimension cannot be

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -60,7 +59,6 @@ wire::Header header_of(std::span<const std::uint8_t> file) {
   return wire::read_header(file, file.size());
 }
 
-/// A file with its header.
 struct TensorFile {
   TensorFile(std::string name, MappedFile bytes)
       : name(std::move(name)), file(std::move(bytes)), header(header_of(file.bytes())) {

@@ -22,7 +22,6 @@ struct Opening {
   std::function<void(const std::filesystem::path& file, std::span<const std::uint8_t> bytes)> check = {};
 };
 
-/// A tensor in a file that was opened.
 struct FoundTensor {
   std::string file;   // for messages
   wire::Tensor type;  // without a dtype where the bytes have none

@@ -25,7 +25,6 @@ struct Held {
   Shape shape;
 };
 
-/// What a file has for an array.
 Held held_as(const ElementType& type, const Shape& shape) {
   Held held{type.in_files, shape};
   if (type.name == "complex128") held.shape.push_back(2);
@@ -99,7 +98,7 @@ std::shared_ptr<const HostWeights> HostWeights::named(const Artifact& artifact, 
   std::vector<std::string> names = names_of(artifact);
   if (names.empty())
     throw RunError(RunError::Reason::argument, std::string(artifact.function_name()) +
-                                                   " takes no weights: its first argument is no dict of arrays");
+                                                   " takes no weights: its first argument is not a dict of arrays");
   std::vector<std::pair<std::string, std::size_t>> others;
   if (const auto stored = artifact.weights())
     for (const Weights::OtherName& other : stored->other_names) others.emplace_back(other.name, other.tensor);

@@ -1,7 +1,6 @@
 // The public view of archives.
 #include "jaxexp/archive.h"
 
-#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <optional>

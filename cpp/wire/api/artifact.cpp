@@ -400,7 +400,8 @@ std::optional<Weights> Artifact::weights() const {
     for (const auto* other : *stored->other_names())
       weights.other_names.push_back({other->name()->string_view(), other->tensor()});
   if (!std::ranges::equal(weights.tensors, names_of_first_argument(), {}, &Weights::Tensor::name))
-    throw DeserializationError("trailer.weights.tensors", "the names in the dict that is the first argument", "others");
+    throw DeserializationError("trailer.weights.tensors", "the names in the dict that is the first argument",
+                               "different names");
   return weights;
 }
 

@@ -3,9 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <optional>
-#include <string>
-#include <string_view>
 
 #include "wire/archive/zip_file.h"
 #include "wire/base/error.h"
@@ -332,7 +329,7 @@ class Search {
   [[noreturn]] void refuse() {
     const bool is_zip = begins_with(read(0, 4), "PK\3\4") || begins_with(read(0, 4), "PK\5\6");
     if (rest_ == Rest::unfinished)
-      throw Error({}, "an archive's end", std::string("none: the file was cut or damaged") + advice);
+      throw Error({}, "an archive's end", std::string("no end: the file was cut or damaged") + advice);
     if (is_zip && size_ >= ArchiveEnd::size &&
         ArchiveEnd::is_resembled_by(read(size_ - ArchiveEnd::size, ArchiveEnd::size)))
       throw Error({}, "an archive's end", std::string("a damaged one") + advice);

@@ -19,14 +19,12 @@ struct ArchiveEnd {
   std::uint32_t root_position, root_size;  // in the index
   Digest root_digest;
 
-  /// The comment of the ZIP file.
   std::string comment() const;
 
   /// How the comment begins, and how many bytes are in front of it.
   static constexpr std::string_view magic = "jaxexp archive ";
   static constexpr std::size_t magic_at = 22;
 
-  /// The size of an end.
   static constexpr std::size_t size = 134;
 
   /// What the last `size` bytes say; nothing where they are not the end of an archive.
@@ -56,7 +54,6 @@ struct Section {
   /// it has if it ends at `end`: whoever completed it was interrupted while the head was written.
   static bool is_half_written(std::span<const std::uint8_t> first, const Section& complete);
 
-  /// A head has at most so many bytes.
   static constexpr std::size_t most_head = 192;
 };
 

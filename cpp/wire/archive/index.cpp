@@ -5,7 +5,6 @@
 #include <cstring>
 #include <ranges>
 #include <string>
-#include <vector>
 
 #include "wire/archive/limits.h"
 #include "wire/archive/member.h"
@@ -36,11 +35,10 @@ const Root& verified(std::span<const std::uint8_t> bytes, std::uint32_t tables, 
   flatbuffers::Verifier verifier(bytes.data(), bytes.size(), options);
   if (bytes.size() < FLATBUFFERS_MIN_BUFFER_SIZE || bytes.size() >= max_buffer_size ||
       !verifier.VerifyBuffer<Root>(nullptr))
-    refuse(path, "tables inside the index", "some that lead out of it");
+    refuse(path, "tables inside the index", "tables that reach beyond its end");
   return *flatbuffers::GetRoot<Root>(bytes.data());
 }
 
-/// Returns its size.
 std::size_t check_text(const flatbuffers::String* text, const Path& path, std::size_t most) {
   if (!text) return 0;
   if (text->size() > most) refuse(path, "at most " + std::to_string(most) + " bytes", std::to_string(text->size()));
@@ -48,7 +46,6 @@ std::size_t check_text(const flatbuffers::String* text, const Path& path, std::s
   return text->size();
 }
 
-/// Returns the size of all texts.
 std::size_t check_texts(const schema::Member& member, const Path& path) {
   return check_text(member.fun_name(), {&path, "fun_name"}, max_index_text_size) +
          check_text(member.jax_version(), {&path, "jax_version"}, max_index_list_size) +
@@ -79,7 +76,8 @@ ArchiveIndex::ArchiveIndex(std::span<const std::uint8_t> index, std::span<const 
 ArchiveIndex::ArchiveIndex(std::vector<Part> parts, std::span<const std::uint8_t> root, const Digest& root_digest,
                            std::uint64_t end, std::uint64_t size, Fetch fetch)
     : parts_(std::move(parts)), end_(end), limit_(end + size), fetch_(std::move(fetch)) {
-  if (digest(root) != root_digest) refuse(index_path, "the bytes as they were written", std::string("others") + advice);
+  if (digest(root) != root_digest)
+    refuse(index_path, "the bytes as they were written", std::string("different bytes") + advice);
   root_ = &verified<schema::Index>(root, 1, index_path);
   if (root_->end() != end || limit_ < end)
     refuse({&index_path, "end"}, "members that end at byte " + std::to_string(end), std::to_string(root_->end()));
@@ -151,7 +149,7 @@ void ArchiveIndex::check_header(std::uint32_t number, std::span<const std::uint8
   const std::string expected =
       zip_local_header(zip_name(member), place.size(), place.crc32(), place.position() - place.header());
   if (!std::ranges::equal(header, std::span(reinterpret_cast<const std::uint8_t*>(expected.data()), expected.size())))
-    refuse({&index_path, "members", number}, "its header in the ZIP file", std::string("another") + advice);
+    refuse({&index_path, "members", number}, "its header in the ZIP file", std::string("a different header") + advice);
 }
 
 void ArchiveIndex::check() const {
@@ -191,7 +189,8 @@ const schema::Block& ArchiveIndex::block(std::uint32_t number) const {
     const std::uint32_t size = listed(number).size;
     // Otherwise many blocks could be one.
     if (!checked_[number].exchange(true, std::memory_order_acq_rel) && (checked_bytes_ += size) > limit_)
-      refuse({&index_path, "blocks", number}, "blocks that fit into the file together", "larger ones");
+      refuse({&index_path, "blocks", number}, "blocks that fit into the file together",
+             "blocks that are larger than it");
   }
   const Listed place = listed(number);
   return *flatbuffers::GetRoot<schema::Block>(at(place.position, place.size, {&index_path, "blocks", number}).data());
@@ -219,7 +218,7 @@ const schema::Block& ArchiveIndex::check_block(std::uint32_t number) const {
     refuse(path, "texts of at most " + std::to_string(most) + " bytes in total", std::to_string(texts));
   if (first_name(number) != block.members()->Get(0)->name()->string_view() ||
       (number + 1 < block_count() && first_name(number + 1) <= previous))
-    refuse(path, "names in ascending order over all blocks", "others");
+    refuse(path, "names in ascending order over all blocks", "names out of order");
   return block;
 }
 
@@ -231,7 +230,7 @@ std::span<const std::uint8_t> ArchiveIndex::at(std::uint64_t position, std::uint
     if (position - start <= bytes.size() && size <= bytes.size() - (position - start))
       return bytes.subspan(static_cast<std::size_t>(position - start), static_cast<std::size_t>(size));
   }
-  refuse(path, "bytes that were read", "others");
+  refuse(path, "bytes that were read", "bytes outside of them");
 }
 
 void ArchiveIndex::check_within(std::uint64_t position, std::uint64_t size, const Path& path) const {
@@ -245,7 +244,8 @@ std::span<const std::uint8_t> ArchiveIndex::part(std::uint64_t position, std::ui
   if (reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(std::uint64_t) != 0)
     refuse(path, "a part at a multiple of eight bytes", "one at " + std::to_string(position));
   if (fetch_) fetch_(bytes);
-  if (digest(bytes) != expected) refuse(path, "the bytes as they were written", std::string("others") + advice);
+  if (digest(bytes) != expected)
+    refuse(path, "the bytes as they were written", std::string("different bytes") + advice);
   return bytes;
 }
 
@@ -300,9 +300,9 @@ void ArchiveIndex::check_places() const {
   std::ranges::sort(extents, {}, &Extent::start);
   for (std::size_t i = 1; i < extents.size(); ++i)
     if (extents[i].start < extents[i - 1].end)  // none is empty: each has a header
-      refuse(
-          {&index_path, "members", extents[i].number}, "bytes of its own",
-          "some that belong to '" + escaped(shortened(member(extents[i - 1].number).name()->string_view())) + "', too");
+      refuse({&index_path, "members", extents[i].number}, "bytes of its own",
+             "bytes that also belong to '" + escaped(shortened(member(extents[i - 1].number).name()->string_view())) +
+                 "'");
   if (const schema::ArchiveWeights* const found = weights())
     for (std::uint32_t i = 0; i < found->files()->size(); ++i) {
       const schema::WeightsFile& file = *found->files()->Get(i);
@@ -310,7 +310,7 @@ void ArchiveIndex::check_places() const {
       if (behind != extents.begin() && behind[-1].end > file.position() - file.header())
         refuse(
             {&index_path, "weights.files", i}, "bytes of its own",
-            "some that belong to '" + escaped(shortened(member(behind[-1].number).name()->string_view())) + "', too");
+            "bytes that also belong to '" + escaped(shortened(member(behind[-1].number).name()->string_view())) + "'");
     }
   // The member whose bytes hold a position.
   const auto holder = [&](std::uint64_t position) -> const Extent* {
@@ -325,7 +325,7 @@ void ArchiveIndex::check_places() const {
       const Extent* const owner = holder(place.position());
       if (!owner || owner->position != place.position() || owner->end - owner->position != place.size() ||
           owner->apart != place.apart())
-        refuse({&path, "place"}, "the bytes of another member", "others");
+        refuse({&path, "place"}, "exactly the bytes of another member", "different bytes");
     }
     for (std::uint32_t j = 0; j < Values::length(member.modules()); ++j) {
       const schema::Module& module = *member.modules()->Get(j);
@@ -337,7 +337,7 @@ void ArchiveIndex::check_places() const {
       const Extent* const owner = holder(module.position());
       if (!owner || owner->apart || !is_within(owner->position, owner->end) ||
           !has_module(this->member(owner->number), module))
-        refuse({&path, "modules", j}, "a module of a member that has its modules", "other bytes");
+        refuse({&path, "modules", j}, "a module inside of a member", "bytes elsewhere");
     }
   }
 }
@@ -350,7 +350,7 @@ std::uint32_t ArchiveIndex::block_of(std::uint32_t member) const {
   const auto found = static_cast<std::uint32_t>(behind - blocks.begin());
   // The search finds the right block if all are in order. A block's own check compares it with its neighbours.
   if (first_member(found) > member || first_member(found + 1) <= member)
-    refuse({&index_path, "blocks", found}, "numbers of members in ascending order", "others");
+    refuse({&index_path, "blocks", found}, "numbers of members in ascending order", "numbers out of order");
   return found;
 }
 
@@ -401,7 +401,8 @@ std::vector<std::pair<std::uint64_t, std::uint64_t>> ArchiveIndex::part_places()
     check_within(place.position, place.size, {&index_path, "blocks", i});
     places.emplace_back(place.position, place.size);
     size += place.size;
-    if (size > limit_) refuse({&index_path, "blocks"}, "blocks that fit into the file together", "larger ones");
+    if (size > limit_)
+      refuse({&index_path, "blocks"}, "blocks that fit into the file together", "blocks that are larger than it");
   }
   if (const schema::FilePartPlace weights = weights_place(); weights.size() != 0) {
     check_within(weights.position(), weights.size(), {&index_path, "weights"});

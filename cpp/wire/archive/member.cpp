@@ -1,8 +1,6 @@
 // From an index's table of a member.
 #include "wire/archive/member.h"
 
-#include <cstdint>
-
 #include "wire/archive/limits.h"
 #include "wire/artifact/layout.h"
 #include "wire/base/text.h"
@@ -52,7 +50,6 @@ Member Member::of(const schema::Member& table, Texts& texts) {
 
 namespace {
 
-/// The code point at a place of a text that is UTF-8.
 std::uint32_t code_point(std::string_view text, std::size_t at) {
   const auto byte = [&](std::size_t i) { return static_cast<std::uint32_t>(static_cast<unsigned char>(text[at + i])); };
   const std::uint32_t first = byte(0);

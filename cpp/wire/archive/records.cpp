@@ -1,16 +1,10 @@
 // Collects what an index will say, and lays it out.
 #include "wire/archive/records.h"
 
-#include <algorithm>
-#include <cstddef>
 #include <limits>
 #include <new>
 #include <stdexcept>
-#include <string>
-#include <utility>
 
-#include "wire/archive/limits.h"
-#include "wire/archive/member.h"
 #include "wire/artifact/layout.h"
 #include "wire/base/text.h"
 #include "wire/exported/limits.h"
@@ -362,7 +356,6 @@ class ArchiveRecords::Writing {
     }
   }
 
-  /// Adds the last part.
   WrittenIndex end(flatbuffers::FlatBufferBuilder& fbb, flatbuffers::Offset<schema::Index> root) {
     fbb.Finish(root);
     const std::span<const std::uint8_t> bytes(fbb.GetBufferPointer(), fbb.GetSize());

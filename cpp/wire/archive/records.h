@@ -55,7 +55,6 @@ class SortedChunks {
   Iterator begin() const { return {*this, 0, 0}; }
   Iterator end() const { return {*this, chunks_.size(), 0}; }
 
-  /// The first key that is not less.
   template <class Sought>
   Iterator lower_bound(const Sought& sought) const {
     const auto chunk = std::partition_point(chunks_.begin(), chunks_.end(),
@@ -87,7 +86,6 @@ class SortedChunks {
     chunks_[at].insert(chunks_[at].begin() + static_cast<std::ptrdiff_t>(i), std::move(key));
   }
 
-  /// Takes out the key at an iterator.
   Key take(const Iterator& place) {
     auto& keys = chunks_[place.chunk_];
     const auto at = keys.begin() + static_cast<std::ptrdiff_t>(place.i_);
@@ -157,7 +155,6 @@ struct WrittenIndex {
   Digest root_digest = {};
 };
 
-/// The same with its bytes.
 struct IndexBytes : WrittenIndex {
   std::vector<std::uint8_t> bytes;
 };

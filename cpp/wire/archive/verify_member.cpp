@@ -9,7 +9,6 @@
 #include <optional>
 
 #include "wire/artifact/layout.h"
-#include "wire/artifact/opened.h"
 #include "wire/base/digest.h"
 #include "wire/base/error.h"
 #include "wire/exported/values.h"
@@ -95,7 +94,7 @@ Texts verify_member(const ArchiveIndex& index, std::uint32_t number, std::span<c
     }
   } else if (digest(artifact) != stored(*member.digest())) {
     for (const auto& [order, function] : Chain(opened->root())) opened->check_module(function, order);
-    throw Error({}, "the bytes as they were added to the archive", "others; get another copy of it");
+    throw Error({}, "the bytes as they were added to the archive", "different bytes; get another copy of it");
   }
   if (!place.shared()) index.check_header(number, bytes.first(place.header()));
   return texts_of(*opened);

@@ -55,7 +55,7 @@ const schema::ArchiveWeights& check_archive_weights(std::span<const std::uint8_t
   flatbuffers::Verifier verifier(bytes.data(), bytes.size(), options);
   if (bytes.size() < FLATBUFFERS_MIN_BUFFER_SIZE || bytes.size() >= max_buffer_size ||
       !verifier.VerifyBuffer<schema::ArchiveWeights>(nullptr))
-    throw Error(weights_path, "a table inside the index", "one that leads out of it");
+    throw Error(weights_path, "a table inside the index", "one that reaches beyond its end");
   const auto& weights = *flatbuffers::GetRoot<schema::ArchiveWeights>(bytes.data());
   check_alignment(*weights.files());
   check_alignment(*weights.tensors());
@@ -75,10 +75,10 @@ const schema::ArchiveWeights& check_archive_weights(std::span<const std::uint8_t
     if (behind == weights.files()->begin() || !is_within(**(behind - 1), tensor.position(), tensor.size()))
       throw Error(path, "bytes of a file of weights",
                   std::to_string(tensor.size()) + " at " + std::to_string(tensor.position()));
-    if (tensor.size() > left) throw Error(path, "tensors that share no bytes", "some that do");
+    if (tensor.size() > left) throw Error(path, "tensors that share no bytes", "tensors that overlap");
     left -= tensor.size();
     if (i != 0 && stored(weights.tensors()->Get(i - 1)->digest()) >= stored(tensor.digest()))
-      throw Error(path, "digests in ascending order", "others");
+      throw Error(path, "digests in ascending order", "digests out of order");
   }
   return weights;
 }

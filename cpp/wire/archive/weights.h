@@ -24,10 +24,8 @@ const schema::ArchiveWeights& check_archive_weights(std::span<const std::uint8_t
 
 std::span<const schema::WeightsFile> files_of(const schema::ArchiveWeights& weights);
 
-/// The tensor of this content; null where there is none.
 const schema::WeightsTensor* find_tensor(const schema::ArchiveWeights& weights, const Digest& digest);
 
-/// Weights of an archive that is being written.
 class ArchiveWeights {
  public:
   struct Tensor {

@@ -5,8 +5,6 @@
 #include <string_view>
 
 #include "wire/artifact/layout.h"
-#include "wire/artifact/opened.h"
-#include "wire/artifact/trailer.h"
 #include "wire/base/digest.h"
 #include "wire/base/error.h"
 #include "wire/exported/limits.h"
@@ -76,7 +74,7 @@ std::vector<std::uint8_t> cut(std::span<const std::uint8_t> artifact) {
 
 Joined::Joined(std::span<const std::uint8_t> image, std::span<const Opened::Bytes> modules) : opened_(image, modules) {
   if (modules.empty())
-    throw Error({nullptr, "modules"}, "the modules of an artifact that they are stored apart from", "none");
+    throw Error({nullptr, "modules"}, "modules, which are stored apart from the artifact", "no modules");
   const Trailer& trailer = *opened_.trailer();
   std::vector<std::size_t> sizes;
   for (const auto module : modules) sizes.push_back(module.size());
@@ -86,7 +84,7 @@ Joined::Joined(std::span<const std::uint8_t> image, std::span<const Opened::Byte
   metadata_ = with_modules(opened_, sizes, size_, false);
   if (digest(metadata_) != trailer.metadata_digest())
     throw Error({nullptr, "metadata"}, "an image of an artifact, with metadata of the digest that it was made from",
-                "others: the image was not made by jaxexp, or the artifact was not");
+                "different metadata: the image or the artifact was not made by jaxexp");
 }
 
 void Joined::write(std::uint8_t* target) const {

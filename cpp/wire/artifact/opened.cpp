@@ -2,20 +2,15 @@
 #include "wire/artifact/opened.h"
 
 #include <algorithm>
-#include <cstddef>
-#include <cstdint>
 #include <cstring>
 #include <mutex>
 #include <set>
 #include <string_view>
 #include <tuple>
-#include <utility>
 
 #include "wire/artifact/layout.h"
-#include "wire/base/error.h"
 #include "wire/base/flat_map.h"
 #include "wire/base/unaligned.h"
-#include "wire/exported/check.h"
 #include "wire/exported/values.h"
 
 namespace jaxexp::wire {

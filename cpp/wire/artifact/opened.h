@@ -111,7 +111,6 @@ class MetadataCache {
   /// are kept for other artifacts; null where they are not kept. Throws Error.
   const Metadata* open(Opened::Bytes buffer, std::span<const Opened::Bytes> modules, std::optional<Opened>& opened);
 
-  /// How many metadata are kept.
   std::size_t size() const;
 
  private:

@@ -6,15 +6,10 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
-#include <functional>
 #include <limits>
 #include <numeric>
-#include <string_view>
-#include <utility>
 
-#include "wire/artifact/layout.h"
 #include "wire/base/dtype.h"
-#include "wire/base/error.h"
 #include "wire/base/text.h"
 #include "wire/base/unaligned.h"
 #include "wire/exported/dimension.h"
@@ -237,7 +232,9 @@ std::optional<Integers> integers_of(int kind) {
 void check_drawn(const schema::Drawn& drawn, int dtype, const Path& path) {
   const double first = drawn.first(), second = drawn.second();
   const auto integers = integers_of(dtype);
-  const auto refuse = [&](const char* expected) { throw Error(path, expected, "others"); };
+  const auto refuse = [&](const char* expected) {
+    throw Error(path, expected, std::to_string(first) + " and " + std::to_string(second));
+  };
   if (drawn.distribution() > integers_distribution || (integers && drawn.distribution() != integers_distribution))
     throw Error({&path, "distribution"}, integers ? "integers" : "a number below 3",
                 std::to_string(drawn.distribution()));
@@ -281,7 +278,7 @@ void check_value(const schema::CaseValue& value, const schema::Cases& cases, con
   if (const auto* tolerance = value.tolerance())
     for (const double one : {tolerance->relative(), tolerance->absolute()})
       if (!(one >= 0) || !std::isfinite(one))
-        throw Error({&path, "tolerance"}, "finite numbers that are not negative", "others");
+        throw Error({&path, "tolerance"}, "finite numbers that are not negative", std::to_string(one));
 }
 
 void check_values(const CaseValues& values, const schema::Cases& cases, const Path& path, std::size_t& left) {
@@ -293,7 +290,8 @@ void check_values(const CaseValues& values, const schema::Cases& cases, const Pa
 void check_trace(const schema::CaseValue& trace, const schema::Cases& cases, const Path& path, std::size_t& left) {
   check_value(trace, cases, path, left);
   if (trace.dtype() != static_cast<std::uint8_t>(schema::DType::ui32) || trace.shape()->size() != 2)
-    throw Error(path, "a table of uint32 numbers", "another array");
+    throw Error(path, "a table of uint32 numbers",
+                dtype_name(trace.dtype()) + " of rank " + std::to_string(trace.shape()->size()));
   if (trace.drawn()) throw Error(path, "the numbers of a table", "how to draw some");
 }
 
@@ -474,7 +472,7 @@ const Path trailer_path{nullptr, "trailer"};
 }
 
 std::string changed(const Digest& found, const Digest& expected) {
-  return "others, of digest " + hexadecimal(found) + " instead of " + hexadecimal(expected) +
+  return "different bytes, with the digest " + hexadecimal(found) + " instead of " + hexadecimal(expected) +
          ": the file was damaged; get another copy of it";
 }
 
@@ -571,7 +569,7 @@ std::optional<Trailer> Trailer::read(std::span<const std::uint8_t> buffer, bool 
            std::to_string(buffer.size()) + ": the file was cut or damaged; get another copy of it");
   const auto no_trailer = [&] {
     refuse(trailer_path, "the end of a trailer at byte " + std::to_string(end),
-           "none there: the file was damaged; get another copy of it");
+           "other bytes: the file was damaged; get another copy of it");
   };
   constexpr std::size_t start = mark_start + head_size;
   const std::size_t footer_size = wire::footer_size + (image ? sizeof(Digest) : 0);
@@ -595,7 +593,7 @@ std::optional<Trailer> Trailer::read(std::span<const std::uint8_t> buffer, bool 
   options.max_tables = static_cast<flatbuffers::uoffset_t>(content_size / 8 + 1);
   flatbuffers::Verifier verifier(content, content_size, options);
   if (content_size < FLATBUFFERS_MIN_BUFFER_SIZE || !schema::VerifyTrailerBuffer(verifier))
-    refuse(trailer_path, "tables inside the trailer", "some that lead out of it");
+    refuse(trailer_path, "tables inside the trailer", "tables that reach beyond its end");
   Trailer trailer;
   trailer.artifact_ = buffer.first(content_start);
   trailer.content_bytes_ = {content, content_size};
@@ -626,7 +624,7 @@ void Trailer::check(const schema::Exported& root) const {
     position += sizeof(flatbuffers::uoffset_t) + size;
     for (std::size_t left = padding(size); left > 0; --left)
       if (position >= artifact_.size() || artifact_[position++] != 0)
-        refuse({&path, "module_size"}, "zeros behind the module", "another byte");
+        refuse({&path, "module_size"}, "zeros behind the module", "a byte that is not zero");
     check_indices(notes.weak_arguments(), Values::arguments(function).size(), {&path, "weak_arguments"});
     check_indices(notes.weak_results(), Values::results(function).size(), {&path, "weak_results"});
   }

@@ -88,7 +88,6 @@ inline constexpr std::uint32_t max_case_rank = 64;
 inline constexpr std::size_t min_recordings = 1 << 20, recordings_per_byte = 16;
 
 struct Cases {
-  /// The elements of an array.
   struct Data {
     std::string bytes;
   };
@@ -150,7 +149,6 @@ inline constexpr std::size_t max_sizes = 64;
 /// Sizes of dimension variables, by ascending name.
 using Sizes = std::vector<std::pair<std::string, std::int64_t>>;
 
-/// The trailer of an artifact that was read.
 class Trailer {
  public:
   /// Checks everything but the modules' digests. Nothing is returned where the artifact has no trailer. An image is

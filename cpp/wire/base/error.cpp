@@ -1,8 +1,6 @@
 #include "wire/base/error.h"
 
 #include <algorithm>
-#include <cstddef>
-#include <cstdint>
 #include <iterator>
 
 #include "wire/base/text.h"

@@ -3,16 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <cstdint>
-#include <map>
-#include <optional>
-#include <set>
-#include <span>
-#include <string>
-#include <string_view>
 #include <tuple>
 #include <utility>
-#include <vector>
 
 #include "wire/base/flat_map.h"
 #include "wire/bytecode/cursor.h"
@@ -275,9 +267,7 @@ class Values {
 
 // The code of a module in MLIR bytecode, against its tables.
 
-// What an operation has, as bits.
-constexpr unsigned has_attributes = 1, has_results = 2, has_operands = 4, has_successors = 8, has_regions = 16,
-                   has_use_lists = 32, has_properties = 64;
+using namespace parts_of_operation;
 
 /// How deep regions nest: a level for each loop or branch inside another.
 constexpr unsigned max_region_depth = 256;

@@ -5,12 +5,9 @@
 #include <array>
 #include <filesystem>
 #include <map>
-#include <string>
 #include <system_error>
 
-#include "wire/base/error.h"
 #include "wire/base/text.h"
-#include "wire/bytecode/sections.h"
 
 namespace jaxexp::wire {
 namespace {
@@ -200,7 +197,7 @@ std::optional<std::vector<std::uint8_t>> without_sources(std::span<const std::ui
       continue;
     }
     const auto other = std::ranges::find_if_not(sources.texts, is_known, [](auto& text) { return text.second; });
-    if (other == sources.texts.end()) throw Error(where, "a text that is not the name of a file here", "none");
+    if (other == sources.texts.end()) throw Error(where, "a text that is not the name of a file here", "no such text");
     put_number(place.first(1), file_location);
     put_numbers(place.subspan(1), std::array{other->first, std::uint64_t{0}, std::uint64_t{0}}, where);
   }

@@ -1,11 +1,6 @@
 // The outermost level of a module in MLIR bytecode.
 #include "wire/bytecode/sections.h"
 
-#include <algorithm>
-#include <array>
-#include <string>
-#include <string_view>
-
 #include "wire/base/digest.h"
 #include "wire/base/text.h"
 

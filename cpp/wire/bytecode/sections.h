@@ -41,6 +41,12 @@ inline constexpr std::uint64_t native_properties = 5;   // operations have prope
 }  // namespace since
 inline constexpr std::uint64_t newest_bytecode = 6;
 
+/// What an operation has, as bits.
+namespace parts_of_operation {
+inline constexpr unsigned has_attributes = 1, has_results = 2, has_operands = 4, has_successors = 8, has_regions = 16,
+                          has_use_lists = 32, has_properties = 64;
+}  // namespace parts_of_operation
+
 /// Whether bytes begin as MLIR bytecode does.
 bool begins_like_bytecode(std::span<const std::uint8_t> bytes);
 

@@ -7,8 +7,6 @@
 #include <chrono>
 #include <cstring>
 #include <initializer_list>
-#include <span>
-#include <string>
 #include <string_view>
 #include <system_error>
 #include <thread>
@@ -89,7 +87,7 @@ void describe(ExecutableRecord& record, std::span<const std::uint8_t> bytes, con
   options.check_alignment = true;
   flatbuffers::Verifier verifier(bytes.data(), bytes.size(), options);
   if (bytes.size() < FLATBUFFERS_MIN_BUFFER_SIZE || !verifier.VerifyBuffer<schema::Executable>(nullptr))
-    throw Error(path, "tables inside the description", "some that lead out of it");
+    throw Error(path, "tables inside the description", "tables that reach beyond its end");
   const auto& description = *flatbuffers::GetRoot<schema::Executable>(bytes.data());
   std::size_t bytes_left = bytes.size();
   record.conditions = entries_of(*description.conditions(), bytes_left, {&path, "conditions"});
@@ -102,7 +100,7 @@ void check_file_head(const FileBytes& file) {
   if (file.bytes().size() < unit || !has_mark(head, file_mark))
     throw Error({}, "a file of executables", file.bytes().empty() ? "an empty file" : "something else");
   if (!is_intact(head, file_digest_at))
-    throw Error({}, "the head of the file as it was written", std::string("another") + advice);
+    throw Error({}, "the head of the file as it was written", std::string("a different head") + advice);
   if (const auto version = number_at<std::uint32_t>(head, file_mark.size()); version != layout_version)
     throw Error({}, "version " + std::to_string(layout_version) + " of the layout",
                 std::to_string(version) + "; use a newer jaxexp");
@@ -129,7 +127,7 @@ bool read_record(const FileBytes& file, std::uint64_t size, ExecutableRecords& f
   Head head{};
   file.read(found.end, head);
   if (!has_mark(head, record_mark) || !is_intact(head, record_digest_at))
-    throw Error(path, "the head of a record as it was written", std::string("other bytes") + advice);
+    throw Error(path, "the head of a record as it was written", std::string("a different head") + advice);
   const std::size_t description_size = number_at<std::uint32_t>(head, 8);
   if (description_size > max_description_size)
     throw Error(path, "a description of at most " + std::to_string(max_description_size) + " bytes",
@@ -141,7 +139,7 @@ bool read_record(const FileBytes& file, std::uint64_t size, ExecutableRecords& f
   const std::span description(reinterpret_cast<std::uint8_t*>(words.data()), description_size);
   file.read(found.end + unit, description);
   if (digest(description) != digest_at(head, 24))
-    throw Error(path, "the description as it was written", std::string("another") + advice);
+    throw Error(path, "the description as it was written", std::string("a different description") + advice);
   ExecutableRecord record{{}, {}, code_at, code_size, digest_at(head, 40)};
   describe(record, description, path);
   found.records.push_back(std::move(record));
@@ -172,7 +170,7 @@ std::vector<std::uint8_t> read_code(const FileBytes& file, const ExecutableRecor
   std::vector<std::uint8_t> code(record.size);
   file.read(record.position, code);
   if (digest(code) != record.digest)
-    throw Error({nullptr, "code"}, "the bytes as they were written", std::string("others") + advice);
+    throw Error({nullptr, "code"}, "the bytes as they were written", std::string("different bytes") + advice);
   return code;
 }
 

@@ -13,7 +13,6 @@
 
 namespace jaxexp::wire {
 
-/// Names and what they stand for.
 using Entries = std::vector<std::pair<std::string, std::string>>;
 
 struct ExecutableRecord {
@@ -35,7 +34,6 @@ ExecutableRecords read_executables(const FileBytes& file, std::uint64_t position
 /// The code of a record. Throws Error where it is damaged, and std::system_error.
 std::vector<std::uint8_t> read_code(const FileBytes& file, const ExecutableRecord& record);
 
-/// The start of a new file.
 std::string executables_head();
 
 /// A record up to its code, for which `size` and `digest` are given. Behind the code come `executable_padding` zeros.

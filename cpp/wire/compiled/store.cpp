@@ -83,7 +83,7 @@ std::optional<Store::Entry> Store::find(const Entries& conditions) const {
     const ExecutableRecords found = read_executables(file);
     if (found.records.size() != 1) throw Error({}, "one executable", std::to_string(found.records.size()));
     const ExecutableRecord& record = found.records.front();
-    if (record.conditions != conditions) throw Error({}, "the conditions of its name", "others");
+    if (record.conditions != conditions) throw Error({}, "the conditions of its name", "different conditions");
     std::optional<Entry> entry(Entry{record.call, read_code(file, record)});
     utimensat(AT_FDCWD, path.c_str(), nullptr, 0);  // it was used; in a folder of others, nobody is told
     return entry;

@@ -2,15 +2,12 @@
 #include "wire/exported/check.h"
 
 #include <algorithm>
-#include <cstddef>
-#include <cstdint>
 #include <set>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "exported_generated.h"
 #include "wire/base/error.h"
 #include "wire/base/flat_map.h"
 #include "wire/exported/dimension.h"
@@ -28,7 +25,6 @@ using std::to_string;
 
 using Strings = flatbuffers::Vector<flatbuffers::Offset<flatbuffers::String>>;
 
-/// A field that has to be there.
 template <class T>
 const T& required(const T* field, const Path& parent, std::string_view name) {
   if (!field) throw Error({&parent, name}, "a value", "none");
@@ -66,7 +62,6 @@ void each(const Vector* vector, const Path& parent, std::string_view name, const
   for (std::uint32_t i = 0; i < Values::length(vector); ++i) function(*vector->Get(i), Path{&parent, name, i});
 }
 
-/// A text of the artifact, for an error.
 std::string quoted(std::string_view text) { return "'" + shortened(text) + "'"; }
 
 /// All names have to be different, and none may be empty.
@@ -93,7 +88,7 @@ void require_distinct(const Strings* names, const Path& path, const char* what) 
 }
 
 [[noreturn]] void refuse_copy(const Path& path, const char* expected) {
-  throw Error(path, expected, "another one, so one of the two is damaged");
+  throw Error(path, expected, "a different one, so one of the two is damaged");
 }
 
 // Field by field; a table is not compared with itself.
@@ -187,7 +182,6 @@ class Comparison {
 /// Tables that were visited: those that are shared are checked once.
 class Seen {
  public:
-  /// Notes a table; returns whether it is a new one.
   template <class T>
   bool insert(const T& table) {
     return places_.insert(place(table)).second;
@@ -215,7 +209,6 @@ class SeenPairs {
   /// `root` is where places are counted from.
   explicit SeenPairs(const void* root) : root_(static_cast<const char*>(root)) {}
 
-  /// Notes a pair; returns whether it is a new one.
   template <class A, class B>
   bool insert(const A& a, const B& b) {
     return places_.insert(place(&a) << 32 | place(&b)).second;
@@ -423,7 +416,7 @@ class TreeCheck {
     const auto is = [&](std::uint32_t i, Kind kind) { return root->children()->Get(i)->kind() == kind; };
     if (root->kind() != Kind::tuple || Values::length(root->children()) != 2 || !is(0, Kind::tuple) ||
         !is(1, Kind::dict))
-      throw Error(path, "a tuple of the tuple of arguments and the dict of keyword arguments", "another tree");
+      throw Error(path, "a tuple of the tuple of arguments and the dict of keyword arguments", "a different tree");
   }
 
   void results(const schema::PyTreeDef* root, std::uint32_t avals, const Path& path) { whole(root, avals, path); }
@@ -624,7 +617,7 @@ void check_cotangent(const schema::AbstractValue& cotangent, const schema::Abstr
                 to_string(int(expected)) + ", the dtype of cotangents of dtype " + to_string(int(of_primal)),
                 to_string(int(found)));
   if (!comparison.same_shape(cotangent, primal, path))
-    throw Error({&path, "shape"}, "the shape of the primal value", "another");
+    throw Error({&path, "shape"}, "the shape of the primal value", "a different shape");
 }
 
 /// A VJP takes what its primal takes, then a cotangent for each result, and returns one for each argument. Both have to
@@ -644,14 +637,14 @@ void check_vjp(const schema::Exported& function, const schema::Exported& vjp, co
       throw Error({&p, "dtype"}, to_string(int(primal.dtype())) + ", the dtype of the primal's argument",
                   to_string(int(argument.dtype())));
     if (!comparison.same_shape(argument, primal, p))
-      throw Error({&p, "shape"}, "the shape of the primal's argument", "another");
+      throw Error({&p, "shape"}, "the shape of the primal's argument", "a different shape");
     check_cotangent(cotangents.aval(i), primal, {&path, "out_avals", i}, comparison);
   }
   for (std::uint32_t i = 0; i < results.size(); ++i)
     check_cotangent(arguments.aval(primals.size() + i), results.aval(i), {&path, "in_avals", primals.size() + i},
                     comparison);
   if (!comparison.same_strings(vjp.platforms(), function.platforms(), {&path, "platforms"}))
-    throw Error({&path, "platforms"}, "the platforms of the primal", "others");
+    throw Error({&path, "platforms"}, "the platforms of the primal", "different platforms");
   const std::uint32_t devices = device_count(vjp), of_primal = device_count(function);
   if (devices != of_primal && devices != 1 && of_primal != 1)
     throw Error({&path, "nr_devices"}, to_string(of_primal) + " devices, the primal's number", to_string(devices));

@@ -10,9 +10,7 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdint>
 #include <limits>
-#include <string>
 #include <utility>
 
 #include "wire/exported/limits.h"

@@ -40,7 +40,6 @@ inline bool is_digit(char c) { return c >= '0' && c <= '9'; }
 inline bool is_letter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || static_cast<unsigned char>(c) >= 0x80;
 }
-/// The operation of a name; none for a variable's.
 Operation operation_of(std::string_view name);
 
 /// Whether a text is a plain size, as nearly all dimensions are: digits, without a leading zero, that fit into 63 bits.

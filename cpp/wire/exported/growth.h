@@ -9,7 +9,6 @@
 #include <map>
 #include <set>
 #include <string>
-#include <string_view>
 
 #include "wire/base/error.h"
 #include "wire/exported/dimension.h"
@@ -34,7 +33,6 @@ class Growth {
   /// An equality holds for what follows. `by` is the size of what JAX made of the right side.
   void substitute(const Constraint& equality, const Size& by, const Path& path);
 
-  /// Whether equalities substitute anything.
   bool substitutes() const { return substituted_.terms > 0; }
 
  private:

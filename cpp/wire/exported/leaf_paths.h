@@ -15,7 +15,6 @@ namespace jaxexp::wire {
 /// A longer path is cut.
 inline constexpr std::size_t longest_path = 256;
 
-/// The step to a child of a tuple or a list.
 inline std::string index_step(std::uint32_t i) { return '[' + std::to_string(i) + ']'; }
 /// The step to a child of a custom node that has no name.
 inline std::string child_step(std::uint32_t i) { return '<' + std::to_string(i) + '>'; }

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <limits>
 #include <stdexcept>
-#include <utility>
 
 #include "wire/base/error.h"
 #include "wire/tensors/json.h"
@@ -27,7 +26,6 @@ constexpr std::size_t length_size = sizeof(std::uint64_t);
   throw TensorsError({nullptr, name}, std::move(expected), std::move(found));
 }
 
-/// With commas between thousands.
 template <class Number>
 std::string grouped(Number number) {
   std::string text = std::to_string(number);
@@ -61,7 +59,6 @@ std::optional<std::uint64_t> bits_of(std::string_view dtype, std::span<const std
   return bits;
 }
 
-/// Takes a header's values.
 class Entries {
  public:
   explicit Entries(Header& header) : header_(header) {}

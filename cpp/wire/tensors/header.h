@@ -58,7 +58,6 @@ std::size_t size_of_header(std::span<const std::uint8_t> file, std::uint64_t siz
 /// TensorsError.
 Header read_header(std::span<const std::uint8_t> file, std::uint64_t size);
 
-/// The tensors' names and their files'.
 using WeightMap = std::vector<std::pair<std::string, std::string>>;
 
 /// As an index (`.safetensors.index.json`) has them. Throws TensorsError.

@@ -21,7 +21,6 @@ using Kind = JsonValue::Kind;
 
 constexpr std::size_t deepest = 64;
 
-/// What nlohmann's parser calls.
 class Events {
  public:
   Events(std::string_view text, std::string_view what, std::string_view texts, bool takes_all_numbers,
@@ -76,7 +75,7 @@ class Events {
   }
 
   bool open(Kind kind) {
-    if (path_.size() == deepest) throw TensorsError({}, what_ + " that is a JSON object", "one of too many levels");
+    if (path_.size() == deepest) throw TensorsError({}, what_ + " that is a JSON object", "one of more than 64 levels");
     if (path_.empty() && kind != Kind::object) throw TensorsError({}, what_ + " that is a JSON object", "an array");
     tell({kind});
     path_.emplace_back();

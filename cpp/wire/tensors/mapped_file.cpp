@@ -66,7 +66,6 @@ namespace {
 
 constexpr int follow = 0, no_follow = O_NOFOLLOW;
 
-/// Closes a descriptor.
 struct Closing {
   ~Closing() { close(descriptor); }
   int descriptor;

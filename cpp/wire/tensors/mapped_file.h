@@ -30,7 +30,6 @@ class MappedFile {
                            std::optional<std::uint64_t> size);
 
   std::span<const std::uint8_t> bytes() const { return {memory_.get(), size_}; }
-  /// Keeps the bytes.
   std::shared_ptr<const void> owner() const { return memory_; }
 
  private:

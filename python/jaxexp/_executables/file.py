@@ -119,7 +119,7 @@ class GrowingFile:
         return file
 
 
-_OTHERS = "others; delete the file, and precompile again"
+_OTHERS = "different bytes; delete the file, and precompile again"
 PATIENCE = 30  # seconds for which others may write: no process holds the lock while it compiles
 
 

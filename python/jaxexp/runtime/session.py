@@ -343,7 +343,7 @@ class Session:
             return self._with(self._function.with_weights(file, self._check_file), self._order, repr(file))
         args, _ = tree_of(self._program.trees(0)[0], "in_tree").children
         if not args.children or (names := args.children[0].keys) is None:
-            raise self._refused("takes no weights: its first argument is no dict of arrays")
+            raise self._refused("takes no weights: its first argument is not a dict of arrays")
         place: str | None = None  # what errors call it
         if handle is not None:
             tensors, place = in_member(handle), handle.label

@@ -8,9 +8,9 @@
 #include "runtime/command/small_float.h"
 #include "runtime/npy/npy.h"
 #include "runtime/plugin/hlo_shardings.h"
-#include "runtime/plugin/protobuf.h"
 #include "runtime/signature/tiling.h"
 #include "shared.h"
+#include "wire/base/protobuf.h"
 #include "wire/base/text.h"
 #include "wire/exported/op_sharding.h"
 
@@ -108,7 +108,7 @@ TEST_CASE("what is written for NumPy is read again") {
 }
 
 TEST_CASE("protocol buffers are read field by field, or not at all") {
-  using namespace runtime::protobuf;
+  using namespace wire::protobuf;
   const std::string message = "\x08\x96\x01\x12\x03"s + "abc" + "\x1D" + "1234" + "\x21" + "12345678";
   const auto all = fields(message);
   REQUIRE((all && all->size() == 4));

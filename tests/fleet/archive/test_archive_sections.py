@@ -113,7 +113,7 @@ def test_at_the_next_append(path: Path) -> None:
     with Archive.append(path) as archive:
         archive.add("uploads/mine", member)
     for data in (unfinished, path.read_bytes()[: len(unfinished)]):
-        end = data.rindex(_native.ARCHIVE_END_MAGIC) + _native.ARCHIVE_END_SIZE - 22
+        end = data.rindex(b"jaxexp archive ") + _native.ARCHIVE_END_SIZE - 22
         for size in (end, len(data), len(data) - 1):
             path.write_bytes(data[:size])
             with Archive.append(path) as archive:

@@ -242,7 +242,7 @@ def test_hostile_places_are_refused(tmp_path: Path) -> None:
         (lambda body: (body.position, (1 << 64) - 1, 0, header), "bytes in front of the index, at a multiple of 64"),
         (lambda body: (body.position, 64, 0, 60_000), "a ZIP header in front of the bytes"),
         (lambda body: (body.position, 64, 0, 1), "a ZIP header in front of the bytes"),
-        (lambda body: (body.position, 64, 0, header), "bytes of its own, found some that belong to 'a', too"),
+        (lambda body: (body.position, 64, 0, header), "bytes of its own, found bytes that also belong to 'a'"),
     ):
         data = hostile_archives.archive(
             {"a": blob()},

@@ -99,7 +99,7 @@ def test_an_image_is_no_artifact() -> None:
     both_refuse(SIN, MODULES, "found one that has its modules")
     both_refuse(exported_case("sin", 1, trailer=False), MODULES, "bytes that do not begin like one")
     both_refuse(b"", [b""], "0 bytes that do not begin like one")
-    with pytest.raises(DeserializationError, match=r"at modules: .*, found none"):
+    with pytest.raises(DeserializationError, match=r"at modules: .*, found no modules"):
         _native.join(SIN, [])
 
 

@@ -30,7 +30,6 @@ namespace jaxexp {
 namespace runtime {
 class Bound;
 class Client;
-struct Times;
 }  // namespace runtime
 
 /// Is called with each file that a function uses, and with its bytes, before anything looks at them: the artifact or
@@ -126,7 +125,7 @@ class Function {
  private:
   friend class Runtime;
   explicit Function(std::shared_ptr<const runtime::Bound> bound) : bound_(std::move(bound)) {}
-  std::vector<Array> called(std::span<const runtime::Numbers* const> arguments, runtime::Times* times) const;
+  std::vector<Array> called(std::span<const runtime::Numbers* const> arguments, CallTimes* times) const;
 
   std::shared_ptr<const runtime::Bound> bound_;
 };

@@ -81,7 +81,7 @@ def check_signature(exported: ExportedData, module: Any) -> None:
     """
     symbols = _jax.ir.SymbolTable(module.operation)
     if "main" not in symbols or not isinstance(symbols["main"], _jax.func_op):
-        raise ModuleError(_MODULE, "a module with the function 'main'", "one without")
+        raise ModuleError(_MODULE, "a module with the function 'main'", "a module without it")
     type_ = symbols["main"].type
     inputs, results = list(type_.inputs), list(type_.results)
     groups = Arguments.of_exported(exported)

@@ -1,6 +1,6 @@
-#include "runtime/plugin/protobuf.h"
+#include "wire/base/protobuf.h"
 
-namespace jaxexp::runtime::protobuf {
+namespace jaxexp::wire::protobuf {
 namespace {
 
 std::optional<std::string_view> take(std::string_view& message, std::optional<std::uint64_t> size) {
@@ -50,4 +50,4 @@ std::optional<std::vector<Field>> fields(std::string_view message) {
   return found;
 }
 
-}  // namespace jaxexp::runtime::protobuf
+}  // namespace jaxexp::wire::protobuf

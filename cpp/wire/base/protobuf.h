@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace jaxexp::runtime::protobuf {
+namespace jaxexp::wire::protobuf {
 
 struct Field {
   std::uint64_t number;
@@ -21,4 +21,4 @@ std::optional<std::uint64_t> varint(std::string_view& message);
 /// Nothing where the bytes are no message.
 std::optional<std::vector<Field>> fields(std::string_view message);
 
-}  // namespace jaxexp::runtime::protobuf
+}  // namespace jaxexp::wire::protobuf
