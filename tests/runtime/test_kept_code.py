@@ -103,8 +103,7 @@ def test_damaged_code_is_passed_over(artifact: Path, exe: Path) -> None:
         *((content, "") for content in places),
         *((content, "is not used") for content in cuts),
         *((content, was_cut) for content in cuts_of_code),
-        (damaged, "bytes as they were written, found different bytes; delete the file, and precompile again
-"),
+        (damaged, "bytes as they were written, found different bytes; delete the file, and precompile again\n"),
     ):
         exe.write_bytes(content)
         found, said = call(artifact, "--executables", exe)
