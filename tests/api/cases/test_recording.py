@@ -309,6 +309,24 @@ def test_damage_beside_and_in_an_archive_is_found(tmp_path: Path) -> None:
             jaxexp.load(name, verify=True)
 
 
+def test_digests_are_compared_unless_results_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, path = np.random.default_rng(0).standard_normal((200, 200), np.float32), tmp_path / "f.jaxexp"
+    jaxexp.export(jax.jit(jnp.sin))(x).save(path, cases=[(x,)])
+    computed, digest = list[int](), _native.digest
+
+    def counted(data: Any) -> bytes:
+        computed.append(len(data))
+        return digest(data)
+
+    monkeypatch.setattr(_native, "digest", counted)
+    assert (jaxexp.check(path).verdict, computed) == ("equal", [])
+    flip(tmp_path / "f.cases.safetensors", x.tobytes()[1000:1040], behind=3)
+    (case,) = jaxexp.check(path).cases
+    assert case.error is not None
+    assert "found the digest" in case.error
+    assert case.verdict == "failed"
+
+
 @pytest.mark.parametrize(
     ("module", "step"), [(recording, "recorded"), (_native, "with_cases")], ids=["calls are made", "it is written"]
 )

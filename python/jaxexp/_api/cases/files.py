@@ -50,7 +50,9 @@ def with_files(given: Sequence[Case], table: header.Table = header.NO_TABLE) -> 
 
     def placed(value: Value) -> Value:
         if id(value) in names:
-            return dataclasses.replace(value, _bytes=None, _tensor=(names[id(value)][0], lambda _: value.buffer()))
+            return dataclasses.replace(
+                value, _bytes=None, _tensor=(names[id(value)][0], lambda _: (value.buffer(), lambda: None))
+            )
         return value if value.drawn is not None else dataclasses.replace(value, _bytes=value.buffer(), _tensor=None)
 
     return Cases(tuple(with_values(case, placed) for case in given), Table(table.files, table.tensors))
@@ -111,13 +113,16 @@ def types_of(said: Any) -> dict[str, Type]:
 
 
 def reader_of(found: Tensors) -> cases.Source:
-    """What reads arrays of cases from files, and compares them with their digests."""
+    """What reads arrays of cases from files."""
 
-    def read(name: str) -> Any:
+    def read(name: str) -> tuple[Any, Callable[[], None]]:
         tensor = found.find(name)
         data, expected = tensor.data(), tensor.digest
-        if expected is not None and (digest := _native.digest(data)) != expected:
-            raise damaged(tensor.file, name, expected, digest)
-        return data
+
+        def check() -> None:
+            if expected is not None and (digest := _native.digest(data)) != expected:
+                raise damaged(tensor.file, name, expected, digest)
+
+        return data, check
 
     return read

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 from jaxexp import _native
 from jaxexp._errors import ExportError, cause
-from jaxexp._kernel.artifact.cases import FLOAT0, Array, Case, Tolerance, storage
+from jaxexp._kernel.artifact.cases import FLOAT0, Array, Case, Tolerance, read, storage
 from jaxexp._kernel.artifact.words import bytes_in_words
 
 from .comparing import compared
 from .machine import explained, split
-from .report import DIFFERS, OF_CASE, OF_CHECK, OF_DTYPE, OF_RECORDING, Checked, CheckReport, Compared
+from .report import DIFFERS, EQUAL, OF_CASE, OF_CHECK, OF_DTYPE, OF_RECORDING, Checked, CheckReport, Compared
 
 # In a file of `jaxexp-run`: the array with a text in JSON that says what the others are, and the version of that text.
 _ABOUT, _VERSION = "about", 1
@@ -25,11 +25,14 @@ _FLAGS = "XLA_FLAGS"
 
 
 class Returned(NamedTuple):
-    """What a case returned: the paths of its results, and the results; or why there are none."""
+    """What a case returned: the paths of its results, and the results; or why there are none. `checks` compare the
+    arguments with their digests: if the results are those that were recorded, the arguments were right.
+    """
 
     paths: Sequence[str]
     results: Sequence[Array]
     error: str | None
+    checks: Sequence[Callable[[], object]] = ()
 
 
 def replayed(
@@ -50,15 +53,15 @@ def replayed(
 
     def returned(case: Case) -> Returned:
         try:
-            arguments = _drawn_and_read(case, max_drawn_bytes)
-            return Returned(paths(case.vjp_order), call(case.vjp_order, arguments), None)
+            arguments, checks = _drawn_and_read(case, max_drawn_bytes)
+            return Returned(paths(case.vjp_order), call(case.vjp_order, arguments), None, checks)
         except Exception as error:  # of whatever runs the function
             return Returned((), (), explained(error))
 
     return _judged(name, cases, map(returned, cases), checked, tolerance, more)
 
 
-def _drawn_and_read(case: Case, max_drawn_bytes: int) -> list[Array]:
+def _drawn_and_read(case: Case, max_drawn_bytes: int) -> tuple[list[Array], list[Callable[[], object]]]:
     # Those of dtype float0 are not kept, either.
     made = [value for value in (*case.arguments, *case.results) if value.drawn is not None or value.dtype == FLOAT0]
     drawn = sum(value.nbytes or math.prod(value.shape) for value in made)
@@ -67,7 +70,8 @@ def _drawn_and_read(case: Case, max_drawn_bytes: int) -> list[Array]:
             f"its random arguments take {bytes_in_words(drawn)}; max_drawn_bytes allows "
             f"{bytes_in_words(max_drawn_bytes)}"
         )
-    return [value.array() for value in case.arguments]
+    found = list(map(read, case.arguments))
+    return [array for array, _ in found], [check for _, check in found]
 
 
 def _judged(
@@ -85,7 +89,11 @@ def _judged(
         if one.error is not None:
             return found
         try:
-            found = dataclasses.replace(found, results=tuple(_compared(case, one, given)))
+            checks = list(one.checks)
+            found = dataclasses.replace(found, results=tuple(_compared(case, one, given, checks)))
+            if found.verdict != EQUAL:
+                for check in checks:
+                    check()
         except Exception as error:  # as of a file with what was recorded, which is missing
             return dataclasses.replace(found, error=explained(error))
         if found.verdict != DIFFERS:
@@ -104,13 +112,18 @@ UNRECORDED = (
 )
 
 
-def _compared(case: Case, returned: Returned, given: Tolerance | None) -> Iterator[Compared]:
+def _compared(
+    case: Case, returned: Returned, given: Tolerance | None, checks: list[Callable[[], object]]
+) -> Iterator[Compared]:
+    """Adds to `checks` what compares the recorded results with their digests."""
     measured = case.measured
     for index, (expected, found, path) in enumerate(zip(case.results, returned.results, returned.paths, strict=True)):
         tolerance = expected.tolerance if given is None else given
         of_case = OF_RECORDING if index in measured else OF_CASE
         whose = OF_CHECK if given is not None else OF_DTYPE if tolerance is None else of_case
-        yield compared(path, expected.dtype, expected.array(), found, tolerance, whose)
+        array, check = read(expected)
+        checks.append(check)
+        yield compared(path, expected.dtype, array, found, tolerance, whose)
 
 
 def check_results(

@@ -93,7 +93,8 @@ def draw(distribution: str, seed: int, first: float, second: float, shape: Seque
 
 
 Array = np.ndarray[Any, Any]
-Source = Callable[[str], Any]  # the bytes of a tensor, by its name
+# The bytes of a tensor, by its name, and what compares them with their digest.
+Source = Callable[[str], tuple[Any, Callable[[], object]]]
 
 _KINDS = {_native.dtype_name(kind): kind for kind in range(30)}
 _KEY_WORDS = {"key<fry>": 2, "key<rbg>": 4, "key<urbg>": 4}
@@ -306,7 +307,9 @@ class Value:
         """Its elements in memory, row by row."""
         if self._tensor is not None:
             name, source = self._tensor
-            return source(name)
+            data, check = source(name)
+            check()
+            return data
         return self.array().tobytes() if self._bytes is None else self._bytes
 
     def array(self) -> Array:
@@ -323,8 +326,11 @@ class Value:
             return self.drawn.array()
         if self.dtype == FLOAT0:
             return np.zeros(self.shape, np.bool_)
+        return self._of(self.buffer())
+
+    def _of(self, data: Any) -> Array:
         held = storage(self.dtype)
-        return np.frombuffer(self.buffer(), held.dtype).reshape((*self.shape, *held.beyond))
+        return np.frombuffer(data, held.dtype).reshape((*self.shape, *held.beyond))
 
 
 @public
@@ -448,6 +454,15 @@ class Cases:
             return value if value._tensor is None else dataclasses.replace(value, _tensor=(value._tensor[0], source))
 
         return dataclasses.replace(self, all=tuple(with_values(case, moved) for case in self.all))
+
+
+def read(value: Value) -> tuple[Array, Callable[[], object]]:
+    """`Value.array` before it is compared with its digest, and what does that, for who may not have to."""
+    if value._tensor is None:
+        return value.array(), lambda: None
+    name, source = value._tensor
+    data, check = source(name)
+    return value._of(data), check
 
 
 def values_of(case: Case) -> tuple[Value, ...]:
