@@ -62,7 +62,8 @@ def traced(program: Any, shapes: Sequence[tuple[int, ...]], at: tuple[str, int] 
         program: the function, which has no weights of its own.
         shapes: those of its arguments; of random keys, those of their data.
         at: the place of an operation (`Row.at`) that is made in float64, too: behind each of its rows is one more,
-            whose operation is `EXACT`, of what it makes then of the same operands.
+            whose operation is `EXACT`, of what it makes then of the same operands. Other rows have no numbers, which
+            compilers take long for.
 
     Raises:
         ExportError: the shapes do not fit.
@@ -362,7 +363,7 @@ class _Tracer:
             own = identity(kind, number, type_, *inner)
             row = Row(name, (), source, type_.dtype.name, type_.shape, takes, at, own, before)
             # What nobody uses may be memory that nobody wrote, as of routines of LAPACK.
-            self._add(row, scope, value, type_ if is_used else None)
+            self._add(row, scope, value, type_ if is_used and self._exact_at in (None, at) else None)
             if is_used and other is not None and (type_ := _type(other)) is not None:
                 self._add(dataclasses.replace(row, operation=EXACT, dtype=type_.dtype.name), scope, other, type_)
 
@@ -689,8 +690,10 @@ def fingerprints_of(*arrays: Any, trips: int) -> Any:
         high, low, *sums = _reduced(values, [_mixed(bits ^ _mixed(index, odd), odd) for odd in _ODD[:2]])
         floats, checks = [jnp.zeros(len(arrays), np.float32)] * 3, [none, *sums]
     numbers = [_of_floats(one) for one in (*floats, jnp.where(high >= -low, high, low))]
-    once = jnp.stack([none, none + np.uint32(1), *checks, *numbers], axis=1)
-    return _nothing(len(arrays), trips, 1).at[0].add(once).at[-1, :, 1].set(1)
+    once = jnp.stack([none + np.uint32(1)] * 2 + [*checks, *numbers], axis=1)
+    counts = np.zeros((trips, len(arrays), COLUMNS), np.uint32)
+    counts[-1, :, _COUNTS] = 1
+    return jnp.concatenate([once[None], counts])  # a scatter would take longer to compile than all of the above
 
 
 def _of_floats(floats: Any) -> Any:

@@ -239,7 +239,7 @@ def test_operations_in_float64(kind: str) -> None:
     wrong = dataclasses.replace(here, numbers=here.numbers.copy())
     wrong.numbers[0, row, 2:4] = np.float32(30).view(np.uint32)
     for recorded, is_off in ((here, False), (wrong, True)):
-        found = culprit.with_exact(named, traced, run, recorded)
+        found = culprit.with_exact(named, traced, run, here, recorded)
         assert found.expected_error is not None
         assert found.found_error is not None
         assert found.found_error < (1e-3 if kind == "exponential" else 1e-6)

@@ -119,18 +119,19 @@ class Named(NamedTuple):
     culprit: Culprit
 
 
-def with_exact(named: Named, traced: Traced, run: Trace, recorded: Trace) -> Culprit:
-    """The operation that was named, with how far its results are from float64, by a run that has rows of this
-    operation in float64, too.
+def with_exact(named: Named, traced: Traced, run: Trace, first: Trace, recorded: Trace) -> Culprit:
+    """The operation that was named, with how far its results are from float64, by a run that has numbers only of this
+    operation, also in float64, and by the first run, which named it.
     """
     plain = [index for index, row in enumerate(traced.rows) if row.operation != EXACT]
     at, row = plain[named.row], named.row
     if at + 1 == len(traced.rows) or traced.rows[at + 1].operation != EXACT:
         return named.culprit
     rows = [traced.rows[index] for index in plain]
-    here = dataclasses.replace(run, identities=recorded.identities, numbers=run.numbers[:, plain])
-    exact = dataclasses.replace(here, numbers=here.numbers.copy())
-    exact.numbers[:, row] = run.numbers[:, at + 1]
+    here, exact = (
+        dataclasses.replace(first, identities=recorded.identities, numbers=first.numbers.copy()) for _ in range(2)
+    )
+    here.numbers[:, row], exact.numbers[:, row] = run.numbers[:, at], run.numbers[:, at + 1]
     expected, found = (float(Comparison(rows, exact, one).errors[named.trip, row]) for one in (recorded, here))
     return dataclasses.replace(named.culprit, expected_error=expected, found_error=found)
 

@@ -96,7 +96,7 @@ def _first(chain: Chain, case: Case, arguments: Sequence[Array]) -> dict[str, An
     found = named.culprit
     if found.expected is not None:
         with contextlib.suppress(Exception):  # as of an operation that has no float64
-            found = culprit.with_exact(named, *chain.trace(case.vjp_order, arguments, found.at), recorded)
+            found = culprit.with_exact(named, *chain.trace(case.vjp_order, arguments, found.at), here, recorded)
     return about | {"culprit": found, "differences": Errors(traced.module, compared.differences(found), found.at)}
 
 
