@@ -190,6 +190,20 @@ def test_a_function_that_is_kept_is_loaded_once(path: Path) -> None:
     assert gone() is None
 
 
+@pytest.mark.parametrize("is_on", [True, False], ids=["on", "off"])
+def test_the_collector_is_as_it_was(path: Path, is_on: bool) -> None:
+    before, archive = gc.isenabled(), Archive.open(make(path, {"a": blob(), "b": blob(factor=2.0)}))
+    try:
+        (gc.enable if is_on else gc.disable)()
+        archive.load_all()
+        assert gc.isenabled() == is_on
+        with pytest.raises(KeyError):
+            archive.load_all(["absent"])
+        assert gc.isenabled() == is_on
+    finally:
+        (gc.enable if before else gc.disable)()
+
+
 def test_load_all(path: Path) -> None:
     members = {f"m{i}": blob(factor=1.0 + i % 3, version=i) for i in range(20)} | {"jax": plain()}
     archive = Archive.open(make(path, members))

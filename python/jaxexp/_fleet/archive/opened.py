@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import gc
 import json
 import mmap
 import os
@@ -454,6 +455,21 @@ def load_one(opened: OpenArchive, name: str, policy: Policy | None = None) -> Ex
     return loaded
 
 
+@contextlib.contextmanager
+def _no_collections() -> Generator[None]:
+    """Thousands of new objects start no collection of Python's garbage, which would find nothing. Several threads may
+    be here at once: each turns on again what it turned off.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@_no_collections()
 def load_all(opened: OpenArchive, names: Iterable[str] | None, manner: Manner) -> list[Any]:
     from jaxexp._api.load import load_slices  # imports JAX
 
