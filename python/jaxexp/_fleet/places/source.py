@@ -9,7 +9,6 @@ import enum
 import functools
 import os
 import struct
-import urllib.parse
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
@@ -291,6 +290,8 @@ def path_in(place: str) -> str:
         return place
     link = link_of_file(place)
     if link.startswith(("http://", "https://")):
+        import urllib.parse  # a session of a file does not need it
+
         return urllib.parse.unquote(urllib.parse.urlsplit(link).path)
     return link.partition("://")[2].partition("?")[0]
 
@@ -301,6 +302,8 @@ def beside(path: str, name: str) -> str:
         return os.path.join(os.path.dirname(path), name)
     link = link_of_file(path)
     if link.startswith(("http://", "https://")):
+        import urllib.parse
+
         parts = urllib.parse.urlsplit(link)
         there = f"{parts.path.rpartition('/')[0]}/{urllib.parse.quote(name)}"
         link_beside = urllib.parse.urlunsplit(parts._replace(path=there))

@@ -10,7 +10,6 @@ here looks for the class.
 from __future__ import annotations
 
 import collections
-import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -105,7 +104,7 @@ class Description:
             raise ValueError("a description of a node that is not written in its one canonical form")
         # Comparing equal descriptions byte by byte, for every node of a tree, would take too long.
         self._text: str | None = None
-        self._digest = hashlib.blake2b(encoded, digest_size=16).digest()
+        self._digest = _digest(encoded)
 
     @property
     def class_name(self) -> str:
@@ -149,7 +148,13 @@ class Auxdata:
         self.encoded = encoded
         self.fields = _listed_fields(encoded)
         self.data = ["bytes", encoded.hex()]
-        self.digest = hashlib.blake2b(encoded, digest_size=16).digest()
+        self.digest = _digest(encoded)
+
+
+def _digest(encoded: bytes) -> bytes:
+    import hashlib  # loads OpenSSL, and most artifacts have no such nodes
+
+    return hashlib.blake2b(encoded, digest_size=16).digest()
 
 
 class RegisteredDescription(Description):

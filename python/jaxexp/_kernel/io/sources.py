@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import html
 import itertools
 import os
 import re
 import sys
-import urllib.parse
 from collections.abc import Coroutine, Iterator, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from jaxexp._errors import ExportError, ExportTypeError, cause, shown
 
 from . import lock
 from .files import file_bytes
 from .remote import Version, cut, facts_of, failures, filesystem_of, of_info
+
+if TYPE_CHECKING:
+    import urllib.parse
 
 
 class BinaryFile(Protocol):
@@ -453,6 +454,9 @@ def _too_much(what: str) -> str:
 
 def _names(folder: str, page: bytes, links: Iterator[int]) -> Iterator[str]:
     """What the links of a folder's page name in it, as parts of URLs. `links` counts those of all pages."""
+    import html
+    import urllib.parse  # a session of a file needs neither
+
     here = urllib.parse.urlsplit(folder)
     for found in _LINK.finditer(page.decode(errors="ignore")):
         if next(links) == _MOST_LINKS:
