@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 from types import ModuleType
 
 from bench import floors
 from bench.agree import exported_differences, result_differences
-from bench.cases import Case
+from bench.cases import Case, built
 from bench.measure import Rival
+from bench.processes import alone
 from bench.program import Program
 from bench.question import Question, Trial, single
+from bench.results import ORACLE, SUBJECT
 
 
 def _trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType) -> Trial:
@@ -26,7 +29,16 @@ def _trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType
         oracle=Rival(lambda: oracle.export(program.fresh())(*program.specs)),
         wrong=wrong,
         beside={"jit": Rival(floors.lowering(program))},
+        alone={
+            rival: alone(export, library.__name__, case.name)
+            for rival, library in ((SUBJECT, subject), (ORACLE, oracle))
+        },
     )
+
+
+def export(library: str, case: str) -> None:
+    program = built(case)
+    importlib.import_module(library).export(program.fresh())(*program.specs)
 
 
 QUESTION = Question(

@@ -23,9 +23,10 @@ from bench.bench_load import signature
 from bench.cases import Case
 from bench.fleet import Fleet
 from bench.measure import Reading, Rival
-from bench.processes import json_of
+from bench.processes import alone, json_of
 from bench.program import Program
 from bench.question import Question, Trial
+from bench.results import ORACLE, SUBJECT
 
 _SAMPLE = 100  # how many functions are compared when not all are
 _THREADS = os.cpu_count() or 1
@@ -202,7 +203,27 @@ def _signature_trial(case: Case, program: Program, subject: ModuleType, oracle: 
             found += exported_differences(archive[name].load(), exported, module=True, path=f"{name}.")
         return found
 
-    return Trial(subject=Rival(summary), oracle=Rival(from_zip), wrong=wrong, beside={"load": Rival(load)})
+    return Trial(
+        subject=Rival(summary),
+        oracle=Rival(from_zip),
+        wrong=wrong,
+        beside={"load": Rival(load)},
+        alone={SUBJECT: alone(summarize, str(path), fleet.names[0]), ORACLE: alone(read, str(zipped), fleet.names[0])},
+    )
+
+
+def summarize(path: str, name: str) -> None:
+    import jaxexp
+
+    with jaxexp.Archive.open(path) as archive:
+        archive[name].summary  # noqa: B018
+
+
+def read(path: str, name: str) -> None:
+    import jax.export
+
+    with zipfile.ZipFile(path) as archive:
+        signature(jax.export.deserialize(archive.read(name)))
 
 
 def _differences(fleet: Fleet, loaded: list[Any], oracle: ModuleType, count: int = 0) -> list[str]:
@@ -293,7 +314,20 @@ def _verify_trial(case: Case, program: Program, subject: ModuleType, oracle: Mod
             "read and digest": Rival(lambda: _read(path, threads, buffers, floors.digest)),
             **_verification(fleet, subject),
         },
+        alone={SUBJECT: alone(verify, str(path)), ORACLE: alone(test, str(zipped))},
     )
+
+
+def verify(path: str) -> None:
+    import jaxexp
+
+    with jaxexp.Archive.open(path) as archive:
+        archive.verify()
+
+
+def test(path: str) -> None:
+    with zipfile.ZipFile(path) as archive:
+        archive.testzip()
 
 
 def _read(

@@ -15,9 +15,10 @@ import jax
 import numpy as np
 
 from bench import disk, without_python
+from bench.bench_cold import CACHED_ORACLE
 from bench.cases import Case
 from bench.measure import Reading
-from bench.processes import until_first_line
+from bench.processes import compilation_cache, seen, until_first_line
 from bench.program import Program
 from bench.question import Question, Trial
 from bench.rivals import RIVALS
@@ -47,15 +48,16 @@ def _environment() -> dict[str, str]:
 class _Server:
     """Serves a model in processes of its own: one that stays for calls, and a new one for each start."""
 
-    def __init__(self, how: str, model: Path) -> None:
+    def __init__(self, how: str, model: Path, cache: Path | None = None) -> None:
         self.how, self.model = how, model
+        self.environment = _environment() | (compilation_cache(cache) if cache else {})
         self.child: subprocess.Popen[str] | None = None
 
     def command(self, task: str) -> list[str]:
         return [sys.executable, "-m", "bench.served", json.dumps([self.how, str(self.model), task])]
 
     def start(self) -> float:
-        took, _ = until_first_line(self.command("result"), _environment())
+        took, _ = until_first_line(self.command("result"), self.environment)
         return took
 
     def result(self) -> np.ndarray:
@@ -65,9 +67,9 @@ class _Server:
     def call(self, threads: int) -> float:
         if self.child is None:
             self.child = subprocess.Popen(
-                self.command("serve"),
+                seen(self.command("serve")),
                 cwd=disk.ROOT,
-                env=_environment(),
+                env=self.environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
@@ -79,9 +81,13 @@ class _Server:
         self.child.stdin.flush()
         return float(self.child.stdout.readline())
 
-    def __del__(self) -> None:
+    def stop(self) -> None:
+        """Ends the process that stays, if there is one."""
         if self.child is not None:
             self.child.communicate()
+            self.child = None
+
+    __del__ = stop
 
 
 class _Native:
@@ -94,6 +100,9 @@ class _Native:
     def start(self) -> float:
         took, _ = until_first_line(self.command, _environment())
         return took
+
+    def stop(self) -> None:
+        """Nothing stays."""
 
     def result(self) -> np.ndarray:
         file = f"{self.model}.result.npy"
@@ -113,6 +122,8 @@ def _served(case: Case, program: Program, subject: ModuleType, oracle: ModuleTyp
     servers: dict[str, _Server | _Native] = {
         name: _Server(name, model) for name in (subject.__name__, oracle.__name__, "executables")
     }
+    servers[CACHED_ORACLE] = warm = _Server(oracle.__name__, model, disk.new_path())
+    warm.start()  # fills the cache
     _prepare("executables", model)
     if _can_run_sessions():
         servers |= {name: _Server(name, model) for name in _SESSIONS}
@@ -149,7 +160,7 @@ def _trial(
 ) -> Trial:
     """With the reading of each server that there is; with calls by hand, from that many threads."""
     servers = _served(case, program, subject, oracle)
-    readings = {name: Reading(partial(reading, server)) for name, server in servers.items()}
+    readings = {name: Reading(partial(reading, server), server.stop) for name, server in servers.items()}
     if hand_written and without_python.IS_THERE:
         model = servers["C++"].model
         for name, who in (("C++", "runtime"), ("PJRT by hand", "raw")):
@@ -167,6 +178,7 @@ _OTHERS = {
     "torch": "an equal model, as `torch.export` saves it; only if `torch` is installed",
 }
 _COLD = {
+    CACHED_ORACLE: "`jax.export` with JAX's persistent compilation cache, already filled",
     "executables": "the subject with the compiled function in a file (`load(..., executables=)`)",
     "session": "`jaxexp.runtime.Session`, without JAX; only if there is a plugin for it, such as that of `jaxexp[cpu]`",
     "session, executables": "the same with the compiled function in a file",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
 import subprocess
 import sys
@@ -21,19 +22,20 @@ import safetensors.numpy
 
 from bench import disk, little_memory
 from bench.agree import result_differences
-from bench.cases import Case
+from bench.cases import CASES, Case
 from bench.chain import Chain, chain, params_of
 from bench.measure import Reading, Rival
-from bench.processes import compilation_cache, json_of
+from bench.processes import alone, compilation_cache, json_of
 from bench.program import Program
 from bench.question import Question, Trial
+from bench.results import ORACLE, SUBJECT
 
 _BY_HAND, _CACHED = "arguments", "arguments, warm cache"
 _MOST_IN_A_MODULE = 2048  # MiB; jax.export writes no more, and a VJP has the arrays a second time
 _TINY = 64  # the width of a function that a new process calls first
 
 
-def _exported(library: ModuleType, program: Program, order: int) -> Any:
+def exported_with_weights(library: ModuleType, program: Program, order: int) -> Any:
     """Exported with its VJPs, as `save` needs them."""
     options = {} if library is jax.export else {"weights": params_of(program)}
     exported = found = library.export(program.fresh(), **options)(*program.specs)
@@ -42,7 +44,7 @@ def _exported(library: ModuleType, program: Program, order: int) -> Any:
     return exported
 
 
-def _by_hand(program: Program, order: int) -> Any:
+def hand_written(program: Program, order: int) -> Any:
     """What a careful user of jax.export does: the weights are an argument."""
     jitted = jax.jit(lambda params, x: Chain.apply(params, x))
     exported = found = jax.export.export(jitted)(params_of(program), *program.specs)
@@ -70,14 +72,14 @@ def _export(case: Case, program: Program, subject: ModuleType, oracle: ModuleTyp
     order = case.vjp_order
 
     def wrong() -> list[str]:
-        found = _exported(subject, program, order).call(*program.args)
+        found = exported_with_weights(subject, program, order).call(*program.args)
         return result_differences(found, program.function(*program.args))
 
     return Trial(
-        subject=Rival(lambda: _exported(subject, program, order)),
-        oracle=Rival(lambda: _exported(oracle, program, order)) if _is_possible_inside(case) else None,
+        subject=Rival(lambda: exported_with_weights(subject, program, order)),
+        oracle=Rival(lambda: exported_with_weights(oracle, program, order)) if _is_possible_inside(case) else None,
         wrong=wrong,
-        beside={_BY_HAND: Rival(lambda: _by_hand(program, order))},
+        beside={_BY_HAND: Rival(lambda: hand_written(program, order))},
     )
 
 
@@ -92,10 +94,10 @@ class _Files:
     @classmethod
     def written(cls, program: Program, subject: ModuleType, oracle: ModuleType | None, order: int) -> _Files:
         ours, theirs, by_hand = (disk.new_path().with_suffix(".jaxexp") for _ in range(3))
-        _write(_exported(subject, program, order), ours, order)
+        _write(exported_with_weights(subject, program, order), ours, order)
         if oracle is not None:
-            _write(_exported(oracle, program, order), theirs, order)
-        _write(_by_hand(program, order), by_hand, order, params_of(program))
+            _write(exported_with_weights(oracle, program, order), theirs, order)
+        _write(hand_written(program, order), by_hand, order, params_of(program))
         return cls(ours, theirs if oracle is not None else None, by_hand)
 
     @classmethod
@@ -114,8 +116,8 @@ _last: tuple[Callable[[], Program | None], _Files] = (lambda: None), _Files(Path
 
 def _save(case: Case, program: Program, subject: ModuleType, oracle: ModuleType) -> Trial:
     order, params = case.vjp_order, params_of(program)
-    ours, by_hand = _exported(subject, program, order), _by_hand(program, order)
-    theirs = _exported(oracle, program, order) if _is_possible_inside(case) else None
+    ours, by_hand = exported_with_weights(subject, program, order), hand_written(program, order)
+    theirs = exported_with_weights(oracle, program, order) if _is_possible_inside(case) else None
 
     def rival(exported: Any, arrays: Any = None) -> Rival:
         path = disk.new_path().with_suffix(".jaxexp")
@@ -132,7 +134,18 @@ def _save(case: Case, program: Program, subject: ModuleType, oracle: ModuleType)
         oracle=None if theirs is None else rival(theirs),
         wrong=lambda: _differences(_Files.of(case, program, subject, oracle), program, subject),
         beside={_BY_HAND: rival(by_hand, params)},
+        alone={name: alone(save_once, name, case.name, str(disk.new_path())) for name in (SUBJECT, ORACLE, _BY_HAND)},
     )
+
+
+def save_once(rival: str, case_name: str, path: str) -> None:
+    (case,) = (case for case in CASES if case.name == case_name)
+    program, order = case.build(), case.vjp_order
+    if rival == _BY_HAND:
+        _write(hand_written(program, order), Path(path), order, params_of(program))
+    else:
+        library = jax.export if rival == ORACLE else importlib.import_module("jaxexp")
+        _write(exported_with_weights(library, program, order), Path(path), order)
 
 
 def _differences(files: _Files, program: Program, subject: ModuleType) -> list[str]:
@@ -222,7 +235,7 @@ def _disk(case: Case, program: Program, subject: ModuleType, oracle: ModuleType)
 
 def _call(case: Case, program: Program, subject: ModuleType, oracle: ModuleType) -> Trial:
     x = jnp.asarray(program.args[0])
-    ours, embedded = (_exported(library, program, 0).call for library in (subject, oracle))
+    ours, embedded = (exported_with_weights(library, program, 0).call for library in (subject, oracle))
     inside = subject.export(program.fresh())(*program.specs).call
     live = program.fresh()
     dispatch = jax.jit(lambda x: x)

@@ -18,8 +18,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from bench.batches import BATCHES, long
 from bench.chain import chain, total
 from bench.fleet import fleet
+from bench.members import members
 from bench.models import MODELS, SERVED
 from bench.program import Program
+from bench.recorded import recorded
 
 SHAPES = ((8, 8), (8,), (16, 8), (8, 24), (32,), (8, 4, 2), (64, 8), (8, 16))
 PARTITIONS = (("data", "model"), ("data",), ("model",), (None, "data"))
@@ -125,6 +127,30 @@ def _symbolic(count: int) -> Program:
     return Program(lambda *xs: [x * 2.0 for x in xs], tuple(specs), tuple(args))
 
 
+def _sizes(count: int) -> Program:
+    """As many arguments of one size each, and 30 constraints on these sizes."""
+    names = [f"d{i}" for i in range(count)]
+    kinds = ("{0} >= 2", "{0} <= 64", "{0} + {1} >= 5")
+    constraints = [kinds[i // count].format(names[i % count], names[(i + 1) % count]) for i in range(30)]
+    scope = jax.export.SymbolicScope(constraints)
+    specs = jax.export.symbolic_args_specs([np.zeros(0, np.float32)] * count, names, scope=scope)
+    return Program(lambda *xs: [x * 2.0 for x in xs], tuple(specs), tuple(jnp.ones(3 + i % 8) for i in range(count)))
+
+
+def _leaves(count: int) -> Program:
+    """As many arguments as there are in `_parameters`, which are not made."""
+    params: dict[str, dict[str, jax.ShapeDtypeStruct]] = {}
+    for i, shape in enumerate(islice(cycle(SHAPES), count)):
+        params.setdefault(f"block_{i // 8:05}", {})[f"part_{i % 8}"] = jax.ShapeDtypeStruct(shape, jnp.float32)
+    return Program(_decay, (params,), ())
+
+
+def _with_vjps(count: int) -> Program:
+    """As many small functions, no two with the same signature."""
+    members = tuple(_concrete(jnp.sin, jnp.ones((1 + i % 40, 1 + i // 40))) for i in range(count))
+    return dataclasses.replace(members[0], members=members)
+
+
 def _triples(names: str) -> list[tuple[str, str, str]]:
     return [(names[i], names[(i + 1) % 5], names[(i + 2) % 5]) for i in range(len(names))]
 
@@ -220,4 +246,22 @@ CASES = (
     Case("100 distinct", lambda: fleet(100, 1), family="fleet", size=100, quick=True),
     Case("10,000 versions", lambda: fleet(200, 50), family="fleet", size=10_000),
     Case("10,000 distinct", lambda: fleet(10_000, 1), family="fleet", size=10_000),
+    *(Case(f"{n} sizes", partial(_sizes, n), family="sizes", size=n, quick=n == 10) for n in (10, 30, 100)),
+    *(Case(f"{n:,} leaves", partial(_leaves, n), family="leaves", size=n) for n in (2_000, 20_000, 200_000)),
+    *(
+        Case(f"{n:,} with VJPs", partial(_with_vjps, n), family="functions with VJPs", size=n, vjp_order=1)
+        for n in (10, 100, 1_000)
+    ),
+    Case("2 recorded", lambda: recorded(2), family="recorded", size=2, quick=True),
+    Case("200 recorded", lambda: recorded(200), family="recorded", size=200),
+    *(
+        Case(f"{count:,} members", partial(members, count), family="archive", size=count, quick=count == 1000)
+        for count in (1_000, 10_000, 100_000, 1_000_000)
+    ),
 )
+
+
+def built(name: str) -> Program:
+    """The program of a case, in a process that was only told its name."""
+    (case,) = (case for case in CASES if case.name == name)
+    return case.build()

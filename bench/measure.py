@@ -88,9 +88,12 @@ class Rival:
 
 @dataclass(frozen=True)
 class Reading:
-    """A rival that is not timed: `read` returns the sample, such as a number of bytes."""
+    """A rival that is not timed: `read` returns the sample, such as a number of bytes. `stop` ends a process that stays
+    between samples.
+    """
 
     read: Callable[[], float]
+    stop: Callable[[], object] = lambda: None
 
     def warm_up(self) -> None:
         pass

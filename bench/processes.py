@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bench import disk
+from bench.measure import Reading
 
 
 def compilation_cache(folder: Path) -> dict[str, str]:
@@ -24,10 +27,43 @@ def compilation_cache(folder: Path) -> dict[str, str]:
     }
 
 
+# Starts a command, and adds a line with the peak of its resident memory in KiB to a file. It is small itself: the
+# kernel counts the memory of whoever starts a process as memory of the process.
+_WATCH = """
+import resource, subprocess, sys
+status = subprocess.call(sys.argv[2:])
+with open(sys.argv[1], "a") as file:
+    print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=file)
+sys.exit(status)
+"""
+_watched: Path | None = None
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[list[int]]:
+    """Fills a list with the peaks of the processes that are started meanwhile, in bytes."""
+    global _watched
+    peaks: list[int] = []
+    with tempfile.NamedTemporaryFile() as file:
+        _watched = Path(file.name)
+        try:
+            yield peaks
+        finally:
+            peaks += [1024 * int(line) for line in _watched.read_text().split()]
+            _watched = None
+
+
+def seen(command: Sequence[str]) -> list[str]:
+    """A command that says how much memory it takes, if somebody wants to know."""
+    if _watched is None:
+        return list(command)
+    return [sys.executable, "-I", "-S", "-c", _WATCH, str(_watched), *command]
+
+
 def json_of(program: str, parameters: Sequence[object], **environment: str) -> Any:
     """What a new process says in its last line, given parameters; both are JSON."""
     child = subprocess.run(
-        [sys.executable, "-c", program, json.dumps(parameters)],
+        seen([sys.executable, "-c", program, json.dumps(parameters)]),
         cwd=disk.ROOT,
         env={**os.environ, **environment},
         capture_output=True,
@@ -39,11 +75,24 @@ def json_of(program: str, parameters: Sequence[object], **environment: str) -> A
     return json.loads(child.stdout.splitlines()[-1])
 
 
+_ALONE = """
+import importlib, json, sys
+file, way, parameters = json.loads(sys.argv[1])
+getattr(importlib.import_module(file), way)(*parameters)
+print(0)
+"""
+
+
+def alone(way: Callable[..., object], *parameters: str) -> Reading:
+    """A function of a file of benchmarks, called with texts in a new process, for its memory."""
+    return Reading(lambda: float(json_of(_ALONE, [way.__module__, way.__name__, parameters])))
+
+
 def until_first_line(command: Sequence[str], environment: Mapping[str, str]) -> tuple[float, str]:
     """Seconds from the start of a process to the first line that it writes, and the line."""
     start = time.perf_counter()
     with subprocess.Popen(
-        command,
+        seen(command),
         cwd=disk.ROOT,
         env=environment,
         stdin=subprocess.DEVNULL,

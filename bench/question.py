@@ -15,18 +15,24 @@ from bench.program import Program
 class Trial:
     """Two rivals, others to show beside them, and `wrong`: the names of the parts in which their results differ.
 
-    There is no oracle where jax.export cannot do it.
+    There is no oracle where jax.export cannot do it. Where rivals run in this process, `alone` has a run of each in a
+    new process that does nothing else, for its memory.
     """
 
     subject: Rival | Reading
     oracle: Rival | Reading | None
     wrong: Callable[[], list[str]]
     beside: Mapping[str, Rival | Reading] = field(default_factory=dict)
+    alone: Mapping[str, Reading] = field(default_factory=dict)
 
 
 # Families of cases that have questions of their own. Batches and large modules are for functions that are read back.
 READ_BACK = ("batch", "module")
-OWN_QUESTIONS = ("fleet", "model", "served", "weights", "calls with weights", "limited weights", *READ_BACK)
+GROWN = ("sizes", "leaves", "functions with VJPs")
+OWN_QUESTIONS = (
+    *("fleet", "archive", "recorded", "model", "served", "weights", "calls with weights", "limited weights"),
+    *(*READ_BACK, *GROWN),
+)
 
 
 @dataclass(frozen=True)

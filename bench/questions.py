@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 
 from bench import (
+    bench_append,
     bench_call,
     bench_check,
     bench_cold,
@@ -12,14 +13,18 @@ from bench import (
     bench_export,
     bench_first,
     bench_fleet,
+    bench_growth,
     bench_import,
     bench_load,
+    bench_member,
     bench_metadata,
     bench_read_back,
     bench_save,
     bench_serialize,
     bench_served,
+    bench_swap,
     bench_trace,
+    bench_upgrade,
     bench_vjp,
     bench_vmap,
     bench_weights,
@@ -44,16 +49,21 @@ TOPICS = {
         bench_metadata,
         bench_call,
         bench_check,
+        bench_upgrade,
         bench_trace,
         bench_vmap,
         bench_read_back,
         bench_vjp,
         bench_export,
         bench_weights,
+        bench_swap,
         bench_import,
         bench_cold,
         bench_served,
         bench_fleet,
+        bench_append,
+        bench_member,
+        bench_growth,
     )
 }
 QUESTIONS = tuple(question for questions in TOPICS.values() for question in questions)

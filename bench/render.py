@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from bench import chart, disk, memory, waits
+from bench import bench_growth, chart, disk, growth, memory, waits
 from bench.cases import CASES
 from bench.compare import GONE, IMPROVEMENT, REGRESSION, SAME, THRESHOLD, changes
 from bench.measure import FULL
@@ -47,7 +47,9 @@ def render(result: Path, root: Path = disk.ROOT, again: Path | None = None) -> N
         (folder / name).write_bytes(content)
     for name, text in charts(results).items():
         (folder / f"{name}.svg").write_text(text, encoding="utf-8")
-    (docs / "benchmarks.md").write_text(page(results, second), encoding="utf-8")
+    measured = folder / waits.ACCELERATOR
+    third = Results.load(measured) if measured.exists() else None
+    (docs / "benchmarks.md").write_text(page(results, second, third), encoding="utf-8")
     readme = root / "README.md"
     readme.write_text(with_numbers(readme.read_text(encoding="utf-8"), results), encoding="utf-8")
 
@@ -124,7 +126,7 @@ def charts(results: Results) -> dict[str, str]:
     return drawn
 
 
-def page(results: Results, again: Results | None = None) -> str:
+def page(results: Results, again: Results | None = None, on_accelerator: Results | None = None) -> str:
     about = results.about
     drawn = charts(results)
     captions = {
@@ -137,10 +139,16 @@ def page(results: Results, again: Results | None = None) -> str:
         "<!-- Written by `python -m bench render`: change bench/, not this page. -->",
         f"# {about['subject']} beside jax.export",
         _first(results, again),
+        f"## On an accelerator\n\n{_accelerated(on_accelerator)}",
         f"## How it is measured\n\n{_how(results)}",
         "## Appendix: every question, case by case",
         *(f"![{caption}](benchmarks/{name}.svg)" for name, caption in captions.items() if name in drawn),
-        *(section for question in QUESTIONS if (section := _section(question, results))),
+        *([f"## Growth\n\n{grown}"] if (grown := _growth(results)) else []),
+        *(
+            section
+            for question in QUESTIONS
+            if question not in bench_growth.QUESTIONS and (section := _section(question, results))
+        ),
         *([f"## Measured again\n\n{_again(results, again)}"] if again else []),
     ]
     if results.mistakes:
@@ -152,7 +160,7 @@ def page(results: Results, again: Results | None = None) -> str:
 def _first(results: Results, again: Results | None) -> str:
     """What somebody needs who wonders whether to switch."""
     head, rows = waits.table(results, again)
-    verdicts = Counter(row[-1].partition(": ")[2] for row in rows)
+    verdicts = Counter(row[-2].partition(": ")[2] for row in rows)
     subject = results.about["subject"]
     both = " in both runs" if again else ""
     left = (
@@ -162,12 +170,21 @@ def _first(results: Results, again: Results | None) -> str:
     return (
         "Each row is something that people wait for, the first time: not again and again. `jax.export` is set up as "
         "its users can make it fastest; another package that they might take instead stands beside it, where there is "
-        "one. The limit is what no library can avoid. A goal is what each release has to keep. "
-        f"Of {len(rows)}, {verdicts['met']} are met{both}.{left if verdicts['not measured'] else ''} Accelerators are "
-        f"not measured yet.\n\n{_table(head, rows)}\n\n"
+        "one. The limit is what no library can avoid. A goal is what each release has to keep. Peak memory is that of "
+        f"a process that does only this, with Python and all libraries, of jax.export / {subject}. "
+        f"Of {len(rows)}, {verdicts['met']} are met{both}.{left if verdicts['not measured'] else ''}\n\n"
+        f"{_table(head, rows)}\n\n"
         f"XLA compiles the same code from both, so calls of a large model gain nothing from {subject}. `export` gains "
         "little: it waits for JAX's tracing and lowering."
     )
+
+
+def _accelerated(results: Results | None) -> str:
+    if results is None:
+        return "Not measured yet: `make accelerator PLATFORM=cuda` does it, on a machine that has one."
+    about = results.about
+    where = f"Measured on {about['date']} with {about['versions']}, on: {about['device']}, {about['machine']}."
+    return f"{where}\n\n{_table(*waits.Wait.table(waits.ON_ACCELERATOR, results))}"
 
 
 def _how(results: Results) -> str:
@@ -232,6 +249,22 @@ def _measured_once(results: Results, again: Results) -> list[str]:
     """The rivals that are in cells of the first run, and not in those of the second."""
     both = ((cell, again.cells[place]) for place, cell in results.cells.items() if place in again.cells)
     return sorted({rival for cell, other in both for rival in cell.rivals if rival not in other.rivals})
+
+
+def _growth(results: Results) -> str:
+    found = growth.tables(results)
+    if not found:
+        return ""
+    how = (
+        "The first run in a new process, for several sizes. The slope is the exponent that fits all of them best: 1 "
+        "where time grows as size does. Fixed costs make it smaller, so the last step, from the second largest size to "
+        "the largest, is beside it, and what that would be if time were n log n."
+    )
+    return "\n\n".join([how, *(f"By the number of {text}:\n\n{_table(*_split(rows), left=2)}" for text, rows in found)])
+
+
+def _split(rows: list[tuple[str, ...]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    return rows[0], rows[1:]
 
 
 def _section(question: Question, results: Results) -> str:

@@ -14,6 +14,7 @@ SUBJECT, ORACLE = "subject", "jax.export"
 # Metadata of a benchmark that says where it belongs; all other metadata is about the run as a whole or about the case.
 PLACE = "question", "case", "rival"
 PEAK = "peak memory of "  # before the name of a question: the cell with its peaks
+ALONE = "processes of "  # the same with the peak of each process that does only this
 
 
 @dataclass

@@ -15,14 +15,15 @@ from types import ModuleType
 import jax
 import jax.export
 
-from bench import disk, render, report, without_python
+from bench import disk, render, report, waits, without_python
 from bench.cases import CASES, Case
 from bench.measure import FULL, QUICK, ZERO, Effort, Reading, Rival, alternate, benchmark
 from bench.memory import gibibytes, peak_of
+from bench.processes import watched
 from bench.program import Program
 from bench.question import Question
 from bench.questions import QUESTIONS, TOPICS, named
-from bench.results import ORACLE, PEAK, SUBJECT, Results
+from bench.results import ALONE, ORACLE, PEAK, SUBJECT, Results
 
 FOLDER = Path(__file__).parent / "results"
 
@@ -52,6 +53,7 @@ def about(subject: str) -> dict[str, str]:
         "versions": stack,
         "jax": jax.__version__,
         "machine": report.machine(),
+        "device": jax.devices()[0].device_kind,
         "load average": report.load(),
         "file system": disk.file_system(),
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
@@ -93,6 +95,13 @@ def measure(
             "byte",
             {rival: [max(ZERO, value)] for rival, value in peaks.items() if value is not None},
         )
+    alone = {name: trial.alone.get(name, rival) for name, rival in rivals.items()}
+    found = {
+        name: peak_alone(alone[name])
+        for name in waits.rivals_of(question.name, case.name)
+        if isinstance(alone.get(name), Reading)
+    }
+    add(ALONE + question.name, "byte", {name: [value] for name, value in found.items() if value})
 
 
 def peak(rival: Rival | Reading) -> int | None:
@@ -101,6 +110,16 @@ def peak(rival: Rival | Reading) -> int | None:
         return peak_of(rival.run)
     prepared = rival.prepare()
     return peak_of(lambda: rival.run(prepared))
+
+
+def peak_alone(reading: Reading | Rival) -> int:
+    """The most memory that one of the processes of a reading has, in one more sample; 0 if it starts none."""
+    assert isinstance(reading, Reading)
+    reading.stop()
+    with watched() as peaks:
+        reading.read()
+        reading.stop()
+    return max(peaks, default=0)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -1,6 +1,7 @@
 """The benchmarks' harness: what it computes from samples, when it leaves a cell empty, what it measures."""
 
 import dataclasses
+import os
 import sys
 import types
 import zipfile
@@ -10,10 +11,12 @@ import pytest
 
 import jaxexp
 from bench import (
+    bench_growth,
     bench_served,
     compare,
     disk,
     measure,
+    processes,
     render,
     report,
     run,
@@ -74,7 +77,8 @@ SLOW = {
     "load all again",
     "load all, first time", "verify", "memory of handles", "memory of all", "cold start", "cold first call",
     "anonymous memory of that", "load weights, first call", "serialize, first time", "deserialize, first time",
-    *(question.name for question in bench_served.QUESTIONS),
+    "append", "check after an upgrade", "load one member",
+    *(question.name for question in (*bench_served.QUESTIONS, *bench_growth.QUESTIONS)),
 }  # fmt: skip
 # These are measured only where somebody installed or built them.
 OPTIONAL = {"C++", "C++, executables", "PJRT by hand", "session", "session, executables", "ONNX Runtime", "torch"}
@@ -100,6 +104,36 @@ def test_questions_run(name):
     assert cell.beside.keys() | (question.beside.keys() & OPTIONAL) == question.beside.keys()
     assert cell.subject.get_unit() == question.unit
     assert case.name in report.row(cell, None)
+
+
+def test_the_memory_of_processes():
+    hold = "import json; held = bytearray(50 << 20); print(json.dumps(len(held)))"
+    with processes.watched() as peaks:
+        assert processes.json_of(hold, []) == 50 << 20
+        processes.until_first_line([sys.executable, "-c", "print()"], os.environ)
+    assert 50 << 20 < peaks[0] < 100 << 20
+    assert 1 << 20 < peaks[1] < 50 << 20
+    assert len(peaks) == 2
+
+
+@long
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [
+        ("load", "tiny"),
+        ("export", "tiny"),
+        ("first vmap", "solve, 16"),
+        ("cold signature", "100 versions"),
+        ("verify", "100 versions"),
+        ("save weights", "2 small weights"),
+    ],
+)
+def test_processes_that_do_one_thing(name, case):
+    trial = QUESTION[name].trial(CASE[case], CASE[case].build(), jaxexp, jax.export)
+    assert {SUBJECT, ORACLE} <= trial.alone.keys()
+    for reading in trial.alone.values():
+        assert run.peak_alone(reading) > 10 << 20
+    disk.clear()
 
 
 def served(name):

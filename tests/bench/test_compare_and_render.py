@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -10,10 +11,10 @@ import xml.etree.ElementTree
 
 import pytest
 
-from bench import compare, counts, measure, render, waits
+from bench import compare, counts, growth, measure, render, waits
 from bench.cases import CASES
 from bench.questions import QUESTIONS
-from bench.results import ORACLE, PEAK, SUBJECT, Results
+from bench.results import ALONE, ORACLE, PEAK, SUBJECT, Results
 from kit.benchmarks import QUESTION, results_of
 from kit.places import ROOT
 
@@ -73,6 +74,8 @@ def everything():
         for case in filter(question.applies, CASES):
             beside = {name: [9e-4] * 3 for name in question.beside}
             cells[question.name, case.name] = {SUBJECT: [1e-3] * 3, ORACLE: [0.1] * 3, **beside}
+            alone = {rival: [1e6] for rival in cells[question.name, case.name]}
+            cells[ALONE + question.name, case.name] = {**alone, SUBJECT: [2e6]}
             if question.peak and case.large:
                 cells[PEAK + question.name, case.name] = {SUBJECT: [1e6], ORACLE: [5e8]}
     return results_of(cells)
@@ -100,7 +103,11 @@ def test_the_page_and_its_charts(tmp_path):
     page, readme = first["benchmarks.md"].decode(), first["README.md"].decode()
     first_table = page.partition("\n## ")[0]
     assert all(f"| {wait.text} | " in first_table for wait in waits.WAITS)
-    assert all(f"| {case.name} |" in page for case in CASES)
+    grown = {family.family for family in growth.GROWN}
+    assert all(f"| {case.name} |" in page for case in CASES if case.family not in grown)
+    assert all(f"By the number of {family.text}:" in page for family in growth.GROWN)
+    assert "Not measured yet" in page.partition("## On an accelerator")[2].partition("\n## ")[0]
+    assert "1.00 MB / 2.00 MB" in first_table
     assert "1.00 MB / 500 MB" in page
     assert [wait for wait in waits.WAITS if f"| {wait.text} |" in readme] == [w for w in waits.WAITS if w.front]
     assert readme.startswith("before\n") and readme.endswith("\nafter\n") and "old" not in readme
@@ -134,6 +141,20 @@ def test_goals_are_honest():
     assert (
         fast.verdict([fast.ratio(spread)]) == fast.verdict([ratio(0.5), fast.ratio(results_of({}))]) == "not measured"
     )
+
+
+def test_slopes():
+    """Where time is a power of size, or n log n."""
+    sizes = [10.0, 100.0, 1000.0]
+    for power in (0, 1, 2):
+        points = {n: 3 * n**power for n in sizes}
+        assert growth.slope(points) == pytest.approx(power)
+        assert growth.steepest(points) == pytest.approx(power)
+    points = {n: n * math.log(n) for n in sizes}
+    assert growth.steepest(points) == pytest.approx(growth.most(points))
+    (symbolic, *_) = growth.tables(everything())
+    assert symbolic[1][0][2:5] == ("10", "30", "100")
+    assert symbolic[1][1][:3] == ("serialize", "jaxexp", "1.00 ms")
 
 
 def test_a_small_loss_is_seen_and_noise_is_not():
