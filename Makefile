@@ -38,7 +38,7 @@ MEASURED := $(CURDIR)/build/measured-$(PYTAG)
 REQUIRED := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], "cmake", "ninja", "pip>=25.1", sep="\n")
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test night docs runtime fuzz sanitize bench counts measured matrix wheel interop shadow lint format clean
+.PHONY: help setup demo check test night docs runtime fuzz sanitize bench accelerator counts measured matrix wheel interop shadow lint format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -76,6 +76,10 @@ sanitize: $(INSTALLED)  ## the codec's tests under ASan, UBSan, LeakSanitizer an
 # A partial run is not for docs/benchmarks.md.
 bench: $(MEASURED)/.installed  ## compare with jax.export, write docs/benchmarks.md (QUICK=1: a minute, and no docs; BENCH_ARGS=...: no docs)
 	@PYTHONPATH=$(MEASURED) $(BIN)/python -m bench $(if $(QUICK),--quick,$(if $(BENCH_ARGS),,--render)) $(BENCH_ARGS)
+
+accelerator: $(MEASURED)/.installed  ## run tests/gpu and five rows of the benchmarks on an accelerator (PLATFORM=cuda; BENCH_ARGS=--quick)
+	@JAXEXP_TEST_PLATFORMS=$(or $(PLATFORM),$(error name a platform: make accelerator PLATFORM=cuda)),cpu $(BIN)/pytest -q tests/gpu
+	@PYTHONPATH=$(MEASURED) $(BIN)/python -m bench accelerator $(PLATFORM) $(BENCH_ARGS)
 
 # The night compares with them.
 counts: $(MEASURED)/.installed  ## count the instructions of core operations with valgrind, and keep them in bench/counts.json
