@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from jaxexp import _jax, _native
-from jaxexp._errors import ExportError, cause, shown
+from jaxexp._errors import DeserializationError, ExportError, cause, shown
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.function.paths import argument_path
@@ -260,8 +260,12 @@ def compiled(exported: ExportedData, program: Any) -> Any:
 
 
 def _explain(exported: ExportedData, error: Exception) -> None:
-    """Raises a clearer error in place of one of JAX's, if there is more to say."""
-    if isinstance(error, ValueError):
+    """Raises a clearer error in place of one of JAX's, if there is more to say; an error about the module gets the name
+    of its file.
+    """
+    if isinstance(error, DeserializationError):
+        error.file = error.file or exported._kept.file
+    elif isinstance(error, ValueError):
         explain_devices(exported, error)
         if (reason := mlir.why_not_refined(error)) is not None:
             raise ExportError(

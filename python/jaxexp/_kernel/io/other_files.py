@@ -113,7 +113,7 @@ def _known(head: bytes) -> str:
     if head.lstrip()[:14].lower().startswith((b"<!doctype html", b"<html")):
         return "what looks like an HTML page, as servers send it in place of a file: look at it in a browser"
     if head.startswith(_MLIR) or (head.lstrip().startswith(_MLIR_TEXT) and _is_text(head)):
-        return "what looks like an MLIR module without a signature: jaxexp.from_stablehlo makes a function of it"
+        return "what looks like an MLIR module, such as StableHLO: jaxexp.from_stablehlo makes a function of it"
     if head.startswith(b"version https:/"):
         return "a pointer of Git LFS: 'git lfs pull' gets the file"
     if head.startswith(EXECUTABLES):
