@@ -127,7 +127,11 @@ def test_weights_that_do_not_fit(folder: Path) -> None:
         (f"{folder / 'fleet.zip'}::sin", WeightsError, r"fleet\.zip::sin': expected a member with weights"),
         (f"{folder / 'fleet.zip'}::none", KeyError, "none"),
         (folder / "missing.safetensors", FileNotFoundError, "missing"),
-        ({**arrays, "head": np.zeros(3, np.float32)}, WeightsError, r"the weights do not fit: tensor 'head': expected F32"),
+        (
+            {**arrays, "head": np.zeros(3, np.float32)},
+            WeightsError,
+            r"the weights do not fit: tensor 'head': expected F32",
+        ),
         ({**arrays, "head": "x"}, RunError, "the weight 'head' must be an array, found a str"),
         ({**arrays, "layers": {"0": {"w": X}}}, ExportError, "two of the given weights would be called"),
     ]
