@@ -14,7 +14,7 @@
 #include "errors.h"
 #include "executables.h"
 #include "jaxexp/run_error.h"
-#include "runtime/function/kept_code.h"
+#include "runtime/function/kept_record.h"
 #include "runtime/signature/tiling.h"
 #include "wire/compiled/records.h"
 

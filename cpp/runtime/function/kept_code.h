@@ -25,12 +25,6 @@ struct KeptCode {
   std::string why_not;     // why there is no executable
 };
 
-/// In what a record differs from what is here; empty where it does not.
-std::string difference(const wire::Entries& record, const wire::Entries& here);
-
-/// What a call on several devices needs, as a record has it.
-HloShardings shardings_in(const wire::Entries& call);
-
 /// The code in a file of executables for these conditions, the function first. Does not throw on what is in the file.
 KeptCode find_code(std::shared_ptr<const Client> client, const wire::FileBytes& file, const wire::Entries& conditions);
 
