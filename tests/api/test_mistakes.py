@@ -72,6 +72,12 @@ def record_inside(f: Any, *, is_traced: bool) -> None:
     jax.jit(lambda x: f.save("new", cases=[(x if is_traced else X,)]))(X)
 
 
+def deleted() -> Any:
+    array = jax.numpy.array(X)
+    array.delete()
+    return array
+
+
 def of_shape(*shape: Any) -> Any:
     return jaxexp.export(jax.jit(lambda x: x["w"]))({"w": jax.ShapeDtypeStruct(shape, np.float32)})
 
@@ -325,6 +331,12 @@ MISTAKES: list[tuple[str, Mistake, type[BaseException], str]] = [
     ("with weights", lambda m: m.bound.vjp().call(X), ExportError,
      "A VJP takes the arrays of all arguments one by one, those of weights first, and then a cotangent for each"),
     # weights
+    ("a member of an archive", lambda m: m.bound.with_weights("fleet.zip::bert"), ExportError,
+     "'fleet.zip::bert' is a member of an archive. Its weights are jaxexp.load('fleet.zip::bert').weights"),
+    ("a member of code", lambda m: jaxexp.load("f.jaxexp", executables="fleet.zip::bert"), ExportError, "is a member"),
+    ("counted in a jaxpr", lambda m: m.bound.make_jaxpr(X[:2]), ExportError, "args[0].shape[0] must have size 3"),
+    ("counted in code", lambda m: m.bound.precompile((X[:2],), into="new.exe"), ExportError, "args[0].shape[0] must"),
+    ("counted in raised", lambda m: m.bound.raised()(X[:2]), ExportError, "args[0].shape[0] must have size 3"),
     ("after deserialize", lambda m: program_of("bound.jaxexp").with_weights("bound.safetensors"), ExportError,
      "no weights yet: its first argument is a dict of arrays by name. bind makes it its weights"),
     ("of a program", lambda m: m.bound.unbound.weights_into({"w": X}), ExportError, "bind makes it its weights"),
@@ -408,6 +420,11 @@ OF_SESSIONS: list[tuple[str, Mistake, type[BaseException], str]] = [
     ("a platform", lambda m: runtime.find_plugin("gpux"), RunError, "are for cpu, cuda, rocm, tpu"),
     ("a handler", lambda m: runtime.register_ffi("t", None), ValueError, "handler= takes a PyCapsule, such as"),
     ("a library", lambda m: runtime.use_lapack(3), TypeError, "library= takes a path, not 3"),
+    ("a member at once", lambda m: runtime.Session("f.jaxexp", plugin="cpu", weights="fleet.zip::bert"), ExportError,
+     "weights= takes the path of a file, and Session.with_weights the member 'fleet.zip::bert'"),
+    ("called as in JAX", lambda m: m.session.call(X), AttributeError, "a session is called itself, as in session(x)"),
+    ("another method", lambda m: m.session.cal, AttributeError, "'Session' object has no attribute 'cal'"),
+    ("deleted", lambda m: m.session(deleted()), RunError, "that was deleted, or donated to an earlier call"),
     ("an archive of weights", lambda m: m.bound.with_weights("fleet.zip"), ExportError,
      "'fleet.zip' is an archive: name a member of it, as in 'fleet.zip::NAME'"),
     ("weights", lambda m: m.session.with_weights(None), RunError, "takes no weights"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -116,6 +118,45 @@ def test_weights_from_anywhere(what: str, folder: Path) -> None:
             with pytest.raises(RunError, match="has no cases of its own"):
                 found.check()
     close([session(X)], [apply(params(), X)])
+
+
+USES: dict[str, Any] = {
+    "a session": lambda path: Session(path, plugin="cpu"),
+    "its VJP": lambda path: (lambda vjp: lambda x: vjp(x, np.ones_like(apply(params(), X))))(
+        Session(path, plugin="cpu").vjp()
+    ),
+    "JAX": lambda path: jaxexp.load(path).call,
+    "JAX, in jit": lambda path: jax.jit(jaxexp.load(path).call),
+}
+WRITTEN: dict[str, tuple[Any, bool]] = {
+    "over": (lambda path, other: shutil.copy(other, path), False),
+    "shorter": (lambda path, other: path.write_bytes(b"oops"), False),
+    "at its end": (lambda path, other: append(path), True),
+    "another in its place": (lambda path, other: os.replace(other, path), True),
+}
+
+
+def append(path: Path) -> None:
+    with jaxexp.Archive.append(path) as archive:
+        archive.add("another", jaxexp.export(jax.jit(jnp.cos))(X))
+
+
+@each("use, written", [(use, written) for use in USES for written in WRITTEN])
+def test_an_archive_that_is_written_to_before_its_weights_are_used(use: str, written: str, tmp_path: Path) -> None:
+    path, other = tmp_path / "fleet.zip", tmp_path / "other.zip"
+    for file, seed in ((path, 0), (other, 7)):
+        model = bound()[0].with_weights(params(seed=seed))
+        with jaxexp.Archive.create(file) as archive:
+            archive.add("model", model, vjp_order=1)
+    expected = USES[use](f"{path}::model")(X)
+    function = USES[use](f"{path}::model")
+    write, is_right = WRITTEN[written]
+    write(path, other)
+    if is_right:
+        close(jax.tree.leaves(function(X)), jax.tree.leaves(expected))
+        return
+    with pytest.raises(DeserializationError, match=r"fleet\.zip"):
+        function(X)
 
 
 def test_weights_that_do_not_fit(folder: Path) -> None:

@@ -144,6 +144,8 @@ class Argument:
         """An array of another library, or a scalar of NumPy's, as an array of NumPy or of the plugin."""
         if why_not := why_traced(value):
             raise self._refused("must be an array", why_not)
+        if callable(is_deleted := getattr(value, "is_deleted", None)) and is_deleted():
+            raise self._refused("must be an array", "one of JAX that was deleted, or donated to an earlier call")
         try:
             if callable(is_neg := getattr(value, "is_neg", None)) and is_neg():
                 value = value.resolve_neg()  # a view of PyTorch, which DLPack has as what is viewed

@@ -42,6 +42,7 @@ class OpenedProgram(NamedTuple):
         buffer: its bytes, if they cannot be read again.
         check_file: refuses files that are not signed, if they have to be.
         version: which state of its file it is.
+        mapped: the archive whose weights are mapped, and which state of it that is.
     """
 
     program: _runtime.Program
@@ -49,6 +50,16 @@ class OpenedProgram(NamedTuple):
     buffer: Any
     check_file: Check | None
     version: tuple[int, int | str] | None
+    mapped: tuple[str, files.Identity] | None
+
+    def check_mapped(self) -> None:
+        """Compares the weights with their digests if somebody has written into the archive in which they are mapped: an
+        append leaves them alone. Raises a WeightsError or a ChangedArtifactError.
+        """
+        if self.mapped is not None and files.written_to(*self.mapped) is not None:
+            weights = self.source.opened().weights()
+            assert weights is not None
+            weights.check_digests()
 
     def check_is_same(self) -> None:
         """Raises a DeserializationError if the file, which is read again, is another one now."""
@@ -64,7 +75,7 @@ def program_of(artifact: Given, trust: Trust) -> OpenedProgram:
 
         check_is_policy(policy)
     found = source(artifact, "Session", signed_by, stable)
-    version = _version_of(found)
+    version, mapped = _version_of(found), _mapped_by(found, trust)
     signed, used_by = None, found.path
     if found.handle is not None:
         signed, used_by = found.handle._opened.signed, found.handle._opened.source.name
@@ -91,7 +102,17 @@ def program_of(artifact: Given, trust: Trust) -> OpenedProgram:
     check_file = None if signed is None else partial(signed.check, used_by=used_by)
     if found.is_file and found.path is not None:  # which is read again, perhaps from another folder
         found = Source(found.name, path=os.path.abspath(found.path))
-    return OpenedProgram(program, found, buffer, check_file, version if buffer is None else None)
+    return OpenedProgram(program, found, buffer, check_file, version if buffer is None else None, mapped)
+
+
+def _mapped_by(found: Source, trust: Trust) -> tuple[str, files.Identity] | None:
+    """The file of an archive that the program will be mapped from, as it is now."""
+    if found.handle is None or trust.stable or trust.signed_by is not None or found.handle._opened.signed is not None:
+        return None
+    archive = found.handle._opened.source
+    if archive.whole is None or archive.address is None:
+        return None
+    return archive.address[0], files.identity_of(archive.address[0])
 
 
 def _version_of(found: Source) -> tuple[int, int | str] | None:

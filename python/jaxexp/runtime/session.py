@@ -18,6 +18,7 @@ from jaxexp._fleet.places.verify import check_executables
 from jaxexp._kernel.artifact.words import counted, listed, name_of_order, no_weight
 from jaxexp._kernel.io import compile_cache, files
 from jaxexp._kernel.io.other_files import HEAD, instead_of_executables
+from jaxexp._public import no_attribute
 
 from . import checked, plugins
 from .arrays import Argument, Array, dtype_of, to_numpy
@@ -179,6 +180,10 @@ class Session:
             )
         code = "" if executables is None else checked.path("executables", executables)
         what = "the path of a file (Session.with_weights takes arrays)"
+        if isinstance(weights, str) and split(weights)[1] is not None:
+            raise ExportError(
+                f"weights= takes the path of a file, and Session.with_weights the member {weights!r:.200}"
+            )
         own_weights = "" if weights is None else checked.file("weights", weights, what)
         numbers, sets = checked.devices(devices), checked.sets_of_sizes(sizes)
         for flag, value in (("stable", stable), ("pad", pad), ("only_sizes", only_sizes), ("warm_up", warm_up)):
@@ -203,6 +208,7 @@ class Session:
         except RunError as error:
             raise error if not name else RunError(f"{name}: {error}", error.reason) from None
         self._opened: OpenedProgram | None = opened
+        self._unused: OpenedProgram | None = opened if function.has_weights and not own_weights else None
         self._from, self._weights_from = name, repr(own_weights) if own_weights else ""
         self._set(native, program, function, 0, opened.check_file)
 
@@ -229,7 +235,7 @@ class Session:
 
     def _with(self, function: _runtime.Function, order: int, weights: str = "") -> Session:
         made = type(self).__new__(type(self))
-        made._opened, made._trust = None, self._trust
+        made._opened, made._unused, made._trust = None, None, self._trust
         made._from, made._weights_from = self._from, weights or self._weights_from
         made._set(self._plugin, self._program, function, order, self._check_file)
         return made
@@ -308,6 +314,7 @@ class Session:
         Raises:
             WeightsError: as in `__call__`.
         """
+        self._use_weights()
         return MappingProxyType(_Weights({n: Array(native) for n, native in self._function.weights().items()}))
 
     def with_weights(self, weights: Any, *, rename: Rename | None = None) -> Session:
@@ -379,7 +386,9 @@ class Session:
         order = self._order + 1
         if function is None:
             raise self._refused(f"has no VJP of order {order}: it was saved with vjp_order={self._order}")
-        return self._with(function, order)
+        made = self._with(function, order)
+        made._unused = self._unused
+        return made
 
     def check(self, *, tolerance: Any = None, max_drawn_bytes: int = 1 << 32) -> CheckReport:
         """Repeats the recorded calls of the artifact and of its VJPs, and compares the results with the recorded ones.
@@ -435,6 +444,7 @@ class Session:
             RunError: the plugin cannot compile the function, or sizes are missing or not needed.
             WeightsError: its weights are missing or damaged.
         """
+        self._use_weights()
         self._function.compile(None if sizes is None else checked.sizes(sizes))
 
     def save_executable(self, path: str | os.PathLike[str]) -> None:
@@ -459,6 +469,11 @@ class Session:
         empty if code from there is used, if neither was given, and before the function is compiled.
         """
         return self._function.why_compiled()
+
+    if not TYPE_CHECKING:  # type checkers would no longer report missing attributes
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise no_attribute(self, name, "; a session is called itself, as in session(x)" if name == "call" else "")
 
     def __copy__(self) -> Session:
         return self
@@ -504,7 +519,15 @@ class Session:
             raise RunError(f"calling {self._described}: {error}", "argument") from cause(error)
         return leaves
 
+    def _use_weights(self) -> None:
+        """Before the first use of weights that are mapped: later, the file must not be written to."""
+        if self._unused is not None:
+            self._unused.check_mapped()
+            self._unused = None
+
     def _call(self, leaves: Sequence[Any]) -> Sequence[_runtime.Array]:
+        if self._unused is not None:
+            self._use_weights()
         try:
             given = [leaf.taken(value) for leaf, value in zip(self._leaves, leaves, strict=True)]
         except RunError as error:

@@ -8,6 +8,7 @@ import dataclasses
 import gc
 import os
 import random
+import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Iterator
@@ -394,6 +395,12 @@ def test_a_writer_that_is_dropped(tmp_path: Path, begin: Callable, is_entered: b
     finally:
         gc.enable()
     assert_sound(old, {"a": blob(), "c": blob(factor=3.0)})
+
+
+def test_a_writer_at_the_end_of_a_process(tmp_path: Path) -> None:
+    code = "import jaxexp; writer = jaxexp.Archive.create('new.zip')"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert (done.stderr, list(tmp_path.iterdir())) == ("", [])
 
 
 @pytest.mark.usefixtures("small_heap")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from jaxexp import _native
 from jaxexp._errors import ChangedArtifactError, DeserializationError, ExportError, PolicyError, WeightsError, cause
 from jaxexp._kernel.artifact.words import is_text, meant
-from jaxexp._kernel.io.files import empty, named_in_errors
+from jaxexp._kernel.io.files import Identity, empty, named_in_errors, written_to
 from jaxexp._kernel.io.other_files import HEAD, instead_of_archive
 from jaxexp._kernel.io.sources import Storage
 
@@ -227,7 +227,7 @@ class ArchivedTensors:
     def __init__(self, source: Storage, index: _native.ArchiveIndex, end: int, stable: bool) -> None:
         """Maps the file up to the end of the archive, without reading any of it, unless bytes are to be stable."""
         self.name = source.name
-        self.identity: tuple[int, ...] | None = None
+        self.identity: Identity | None = None
         self.stable = stable
         self.index = index
         self._mapping: mmap.mmap | None = None
@@ -243,6 +243,18 @@ class ArchivedTensors:
             if self._mapping is None or self._mapping[last:] != source.read(last, _native.ARCHIVE_END_SIZE):
                 raise ChangedArtifactError("", "the file as it was when it was opened", "another one: open it again")
             self.identity = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+            self._path, self._end = source.address[0], end
+
+    def may_have_others(self) -> bool:
+        """Whether the bytes of tensors may be others than when the archive was opened."""
+        if self.identity is None:  # the file is not mapped, and another one may have been put in its place
+            return True
+        size = written_to(self._path, self.identity)
+        if size is not None and size < self._end:  # reading what is gone would end the process
+            raise ChangedArtifactError(
+                "", "the file as it was when it was opened", "a shorter one: open it again", self.name
+            )
+        return size is not None
 
     def bytes_of(self, tensor: Tensor) -> memoryview:
         """The bytes of a tensor at a position in the archive: a part of the mapped file, or fetched bytes."""
@@ -381,6 +393,7 @@ def of_table(opened: OpenArchive, label: str, table: Table, types: Mapping[str, 
     from jaxexp._weights.files.reading import Tensors, in_pieces
 
     archive = opened.tensors  # it outlives the archive
+    may_have_others = functools.cache(archive.may_have_others)  # asked when the first of them is used
 
     def find(place: int) -> Source:
         stored = table.tensors[place]
@@ -399,8 +412,7 @@ def of_table(opened: OpenArchive, label: str, table: Table, types: Mapping[str, 
 
         def whole() -> memoryview:
             found = archive.bytes_of(Tensor(name, *held, start, end))
-            # A file that was mapped when the archive was opened does not change. Another one may have been replaced.
-            if identity is None and (digest := _native.digest(found)) != stored.digest:
+            if may_have_others() and (digest := _native.digest(found)) != stored.digest:
                 error = damaged(archive.name, name, stored.digest, digest)
                 error.found += ": it is damaged, or the file has changed since it was opened; open it again"
                 raise error

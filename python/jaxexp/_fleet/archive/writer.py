@@ -226,6 +226,21 @@ def _forged(source: Source) -> ExportError:
     )
 
 
+def _undo(context: contextlib.AbstractContextManager[Any], path: str, process: int) -> None:
+    """Undoes what a writer began that is gone, or whose process ends, as an exception in its block would."""
+    if process != os.getpid():
+        return
+    dropped = ExportError("a writer that is no longer used")
+    with contextlib.suppress(Exception):
+        context.__exit__(type(dropped), dropped, None)
+    warnings.warn(
+        f"nothing was written to {path!r}: the writer was used without a `with` block, and changes appear when the "
+        "block ends",
+        ResourceWarning,
+        stacklevel=2,
+    )
+
+
 @public
 class ArchiveWriter:
     """Writes an archive in a `with` block. `Archive.create` and `Archive.append` return one.
@@ -274,6 +289,7 @@ class ArchiveWriter:
             self._output.end += len(head)
             self._context = stack.pop_all()  # of the file; its exit sees how the block ended
         self._is_pending = True  # whether the block still has to end
+        self._undo = weakref.finalize(self, _undo, self._context, self._path, self._process)
 
     @contextlib.contextmanager
     def _changing(self) -> Generator[None]:
@@ -491,6 +507,7 @@ class ArchiveWriter:
             return
         with self._lock:
             self._is_inside = self._is_pending = False
+            self._undo.detach()
             if error is None:
                 try:
                     self._finish()
@@ -498,21 +515,6 @@ class ArchiveWriter:
                     self._context.__exit__(type(failure), failure, failure.__traceback__)
                     raise
             self._context.__exit__(kind, error, trace)
-
-    def __del__(self) -> None:
-        """Undoes what was begun, as an exception in the block would; the block can no longer end."""
-        if not getattr(self, "_is_pending", False) or self._process != os.getpid():
-            return
-        dropped = ExportError("a writer that is no longer used")
-        with contextlib.suppress(Exception):
-            self._context.__exit__(type(dropped), dropped, None)
-        warnings.warn(
-            f"nothing was written to {self._path!r}: the writer was used without a `with` block, and changes appear "
-            "when the block ends",
-            ResourceWarning,
-            stacklevel=2,
-            source=self,
-        )
 
     def _put(self, name: str, member: _native.Member) -> None:
         try:

@@ -46,6 +46,9 @@ def path_here(given: Any, what: str, advice: str = "") -> str:
     text = path_of(given, what, advice)
     if "://" in text:
         raise ExportError(f"{what} takes the path of a file on this machine: {text!r} is a URL")
+    if what.endswith("=") and "::" in text and is_zip(text.partition("::")[0]):
+        of_weights = f". Its weights are jaxexp.load({text!r}).weights" if what == "weights=" else ""
+        raise ExportError(f"{what} takes the path of a file: {text!r} is a member of an archive{of_weights}")
     return text
 
 
@@ -159,6 +162,26 @@ def read(path: str | os.PathLike[str], check_size: Callable[[int], None]) -> byt
         check_size(size)
         _check_size(path, size)
         return file.read()
+
+
+Identity = tuple[int, int, int, int]
+
+
+def identity_of(path: str | os.PathLike[str]) -> Identity:
+    """Which file this is, and its size and time."""
+    found = os.stat(path)
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def written_to(path: str | os.PathLike[str], since: Identity) -> int | None:
+    """The size of a file if somebody has written into it; None if not, or if another file took its place: what was
+    mapped is still there.
+    """
+    try:
+        now = identity_of(path)
+    except OSError:
+        return None
+    return now[2] if now != since and now[:2] == since[:2] else None
 
 
 def _check_size(path: str | os.PathLike[str], size: int) -> None:
