@@ -303,6 +303,10 @@ MISTAKES: list[tuple[str, Mistake, type[BaseException], str]] = [
     # modules
     ("MLIR text", lambda m: jaxexp.load("f.mlir"), DeserializationError, "jaxexp.from_stablehlo makes a function"),
     ("MLIR bytecode", lambda m: jaxexp.load("f.mlirbc"), DeserializationError, "from_stablehlo makes a function"),
+    ("an archive of torch", lambda m: jaxexp.from_stablehlo("fleet.zip"), ForeignModuleError,
+     "found a ZIP file, as torch.export"),
+    ("other bytes", lambda m: jaxexp.from_stablehlo(b"\x08\x0a\x12\x07pytorch"), ForeignModuleError,
+     "found bytes that are neither text nor MLIR bytecode"),
     ("HLO", lambda m: jaxexp.from_stablehlo(jax.jit(lambda x: x).lower(X).compile().as_text()), ForeignModuleError,
      "the text of a compiled program: pass that of jax.jit(f).lower(...)"),
     ("a page of code", lambda m: jaxexp.load("f.jaxexp", executables="page.html"), ExecutablesError, "an HTML page"),
@@ -386,6 +390,8 @@ OF_SESSIONS: list[tuple[str, Mistake, type[BaseException], str]] = [
     ("another", lambda m: m.scaled(X, scal=X), RunError, "kwargs must have the keys 'scale', found 'scal'"),
     ("no cotangent", lambda m: m.session.vjp()(X), RunError, "the VJP of order 1 of <lambda> takes 2 positional "
      "arguments (the last one is a cotangent), and not 1"),
+    ("a cotangent of another size", lambda m: m.session.vjp()(X, X[:2]), RunError,
+     "calling the VJP of order 1 of <lambda>: args[1].shape[0] must have size 3"),
     ("no array for it", lambda m: m.session.vjp()(X, "x"), RunError,
      "calling the VJP of order 1 of <lambda>: args[1] must be an array, found a str"),
     ("a tracer of jit", lambda m: jax.jit(m.session)(X), RunError, "args[0] must be an array, found a tracer of JAX"),

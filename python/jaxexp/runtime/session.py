@@ -532,7 +532,13 @@ class Session:
             given = [leaf.taken(value) for leaf, value in zip(self._leaves, leaves, strict=True)]
         except RunError as error:
             raise RunError(f"calling {self._described}: {error}", error.reason) from None
-        return self._function.call(given, self._dtypes)
+        try:
+            return self._function.call(given, self._dtypes)
+        except RunError as error:
+            if not self._order:
+                raise
+            text = str(error).replace(f"calling {self.name}:", f"calling {self._described}:", 1)
+            raise RunError(text, error.reason) from None
 
     def _refused(self, what: str) -> RunError:
         return RunError(f"{self._described} {what}", "argument")

@@ -23,7 +23,7 @@ from jaxexp._errors import (
 )
 from jaxexp._kernel.artifact import module_head
 from jaxexp._kernel.io import files
-from jaxexp._kernel.io.other_files import MARK, MARK_AT
+from jaxexp._kernel.io.other_files import HEAD, MARK, MARK_AT, instead_of_module
 from jaxexp._kernel.module import mlir
 
 BYTECODE = b"ML\xefR"  # with these bytes, MLIR bytecode begins
@@ -143,6 +143,8 @@ def _portable(content: bytes) -> bytes:
             "StableHLO text",
             "HLO, the text of a compiled program: pass that of jax.jit(f).lower(...), not compiled",
         )
+    if other := instead_of_module(content[:HEAD]):
+        raise ForeignModuleError("", "StableHLO, as text or as MLIR bytecode", other)
     raise ForeignModuleError("", "StableHLO text", f"text that jaxlib does not parse: {_reason(said)}")
 
 

@@ -108,6 +108,15 @@ def instead_of_executables(found: str, head: bytes) -> str:
     return _known(head) or ("what looks like text" if _is_text(head) else found)
 
 
+def instead_of_module(head: bytes) -> str:
+    """What a file is in place of a module, from its first `HEAD` bytes; empty for text."""
+    if _is_text(head):
+        return ""
+    if head[:4] in ZIP:
+        return "a ZIP file, as torch.export and numpy.savez write it"
+    return _known(head) or "bytes that are neither text nor MLIR bytecode"
+
+
 def _known(head: bytes) -> str:
     """What a file is that is neither an artifact nor an archive, and what to do; empty if that is unknown."""
     if head.lstrip()[:14].lower().startswith((b"<!doctype html", b"<html")):
