@@ -14,7 +14,7 @@ from jaxexp import _jax
 from jaxexp._errors import ExportError, ExportTypeError, UnsupportedError, cause
 from jaxexp._kernel.call.call import compiled, jitted_leaves
 from jaxexp._kernel.call.first_argument import apart, as_called, flattened
-from jaxexp._kernel.call.primitive import abstract_eval, check, is_differentiable
+from jaxexp._kernel.call.primitive import abstract_eval, check_called, is_differentiable
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.function.paths import argument_paths
@@ -58,10 +58,11 @@ def precompile(
     program, is_apart, args = apart(exported, args, as_specs=True)
     leaves, _ = flattened(program, is_apart, args, kwargs or {})
     called = as_called(exported)
-    shapes = [np.shape(leaf) for leaf in leaves[len(leaves) - len(called.in_avals) :]]
-    for i, shape in enumerate(shapes):
-        _check_shape(exported, called, i, shape)
-    check(called, [_jax.ShapedArray(*typed) for typed in zip(shapes, (a.dtype for a in called.in_avals), strict=True)])
+    for i, leaf in enumerate(leaves[len(leaves) - len(called.in_avals) :]):
+        _check_shape(exported, called, i, np.shape(leaf))
+    check_called(
+        exported, [_jax.ShapedArray(np.shape(leaf), a.dtype) for leaf, a in zip(leaves, program.in_avals, strict=True)]
+    )
 
     chain_up_to(program, int(vjp_order))  # before the first compilation
     made = [_CallToCompile(program, leaves, None, len(args[0]) if is_apart else 0)]

@@ -15,8 +15,8 @@ import numpy as np
 
 from jaxexp import _jax
 from jaxexp._errors import ExportError, ModuleError, UnsupportedError, cause
-from jaxexp._kernel.call.first_argument import apart, as_called, flattened, program_of
-from jaxexp._kernel.call.primitive import abstract_eval, check, check_device_count
+from jaxexp._kernel.call.first_argument import apart, flattened, program_of
+from jaxexp._kernel.call.primitive import abstract_eval, check, check_called, check_device_count
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.function.specs import is_taken_as
@@ -254,12 +254,6 @@ def _placed(shardings: Sequence[Any]) -> list[Callable[[Any], Any]]:
 # --- the public functions
 
 
-def _check_called(exported: ExportedData, avals: Sequence[Any]) -> None:
-    """Compares the types of arguments; messages count them as the caller does, without those that are given."""
-    called = as_called(exported)
-    check(called, avals[len(avals) - len(called.in_avals) :])
-
-
 def raised(exported: ExportedData) -> Callable[..., Any]:
     """`Exported.raised`."""
     program = program_of(exported)
@@ -275,7 +269,8 @@ def raised(exported: ExportedData) -> Callable[..., Any]:
     def function(*args: Any, **kwargs: Any) -> Any:
         leaves, out_tree = flattened(*apart(exported, args), kwargs)
         arrays = list(map(jax.numpy.asarray, leaves))
-        _check_called(exported, list(map(jax.typeof, arrays)))
+        if program is not exported:  # otherwise `on_any_platform` says the same
+            check_called(exported, list(map(jax.typeof, arrays)))
         return out_tree.unflatten(run(*arrays))
 
     function.__name__ = function.__qualname__ = str(exported.fun_name)
@@ -301,7 +296,7 @@ def make_jaxpr(exported: ExportedData, args_specs: tuple[Any, ...], kwargs_specs
     platform, platforms = _jax.platform_name(), program.platforms
     with jax.enable_x64(True):  # for the types of the arguments; the module decides about the rest
         avals = jax.make_jaxpr(lambda *leaves: leaves)(*types).in_avals
-        _check_called(exported, avals)
+        check_called(exported, avals)
         function = raised_for(program, avals, platform if platform in platforms else platforms[0])
         return jax.make_jaxpr(function.inline)(*types)
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jaxexp import _runtime
 from jaxexp._errors import DeserializationError, WeightsError
 from jaxexp._fleet.places.source import Source, source
-from jaxexp._kernel.artifact.opened import opened
+from jaxexp._kernel.artifact.opened import explain, opened
 from jaxexp._kernel.artifact.words import listed
 from jaxexp._kernel.io import files
-from jaxexp._kernel.io.other_files import HEAD, instead_of_artifact
+from jaxexp._kernel.io.other_files import HEAD
 from jaxexp._kernel.io.remote import stamp
 
 if TYPE_CHECKING:
@@ -87,7 +87,8 @@ def program_of(artifact: Given, trust: Trust) -> OpenedProgram:
         try:
             program, buffer = _opened(found, signed, trust)
         except DeserializationError as error:
-            error.found = instead_of_artifact(error.found, error.path, _beginning(found))
+            head = files.beginning(found.path, HEAD) if found.is_file and found.path is not None else found.buffer
+            explain(error, b"" if head is None else head)
             raise
         if policy is not None:
             from jaxexp._policy.limits.limits import Limits  # most programs are not judged
@@ -121,13 +122,6 @@ def _version_of(found: Source) -> tuple[int, int | str] | None:
         return stamp(found.path) if found.is_file and found.path is not None else None
     except OSError:  # opening it says what is wrong
         return None
-
-
-def _beginning(found: Source) -> bytes:
-    """The first bytes of what is not an artifact, for the message about it."""
-    if found.is_file and found.path is not None:
-        return files.beginning(found.path, HEAD)
-    return b"" if found.buffer is None else bytes(memoryview(found.buffer)[:HEAD])
 
 
 def _opened(found: Source, signed: SignedFiles | None, trust: Trust) -> tuple[_runtime.Program, Any]:

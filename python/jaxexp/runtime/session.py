@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -192,7 +191,7 @@ class Session:
         opened = program_of(artifact, self._trust)
         program, name = opened.program, opened.source.name
         native = plugins.start(plugin, program.platforms, options)
-        with files.named_in_errors(name) if name else contextlib.nullcontext():
+        with files.named_in_errors(name):
             if program.calls_lapack() and native.platform == "cpu":
                 plugins.provide_lapack()
         cache = compile_cache.current()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from jaxexp import _native
 from jaxexp._errors import ChangedArtifactError, DeserializationError, ExportError, PolicyError, WeightsError, cause
 from jaxexp._kernel.artifact.words import is_text, meant
-from jaxexp._kernel.io.files import Identity, empty, named_in_errors, written_to
+from jaxexp._kernel.io.files import Identity, empty, identity_of, named_in_errors, written_to
 from jaxexp._kernel.io.other_files import HEAD, instead_of_archive
 from jaxexp._kernel.io.sources import Storage
 
@@ -236,13 +236,13 @@ class ArchivedTensors:
         else:
             assert source.address is not None  # a file on this machine has one
             with open(source.address[0], "rb") as file:
-                found = os.fstat(file.fileno())
-                if found.st_size >= end:
+                identity = identity_of(file.fileno())
+                if identity[2] >= end:
                     self._mapping = mmap.mmap(file.fileno(), end, access=mmap.ACCESS_READ)
             last = end - _native.ARCHIVE_END_SIZE
             if self._mapping is None or self._mapping[last:] != source.read(last, _native.ARCHIVE_END_SIZE):
                 raise ChangedArtifactError("", "the file as it was when it was opened", "another one: open it again")
-            self.identity = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+            self.identity = identity
             self._path, self._end = source.address[0], end
 
     def may_have_others(self) -> bool:

@@ -117,7 +117,7 @@ class Source:
         """A context in which errors about the bytes name the artifact, and say what to do about archives or folders."""
         path = self.path
         try:
-            with files.named_in_errors(self.name) if self.name else contextlib.nullcontext():
+            with files.named_in_errors(self.name):
                 yield
         except DeserializationError as error:
             if path is not None and kind_of_file(path) is Kind.ARCHIVE:
@@ -249,15 +249,18 @@ def _rest(file: Any, check_size: Callable[[int], None] | None) -> bytes:
         raise ExportTypeError(
             f"{file!r} is a text file: an artifact is read from a binary file, as from open(path, 'rb')"
         )
-    parts: list[bytes] = [bytes(file.read())] if check_size is None else []
-    size = 0
-    while check_size is not None and (part := file.read(_AT_ONCE)):
-        parts.append(part)
-        size += len(part)
-        check_size(size)
-    if not any(parts):
+    if check_size is None:
+        data = bytes(file.read())
+    else:
+        parts, size = list[bytes](), 0
+        while part := file.read(_AT_ONCE):
+            parts.append(part)
+            size += len(part)
+            check_size(size)
+        data = b"".join(parts)
+    if not data:
         raise DeserializationError("", "a serialized Exported", "0 bytes: the file object is at its end already")
-    return b"".join(parts)  # of one part, the part itself
+    return data
 
 
 def split(text: str) -> tuple[str, str | None]:

@@ -34,6 +34,7 @@ from jaxexp._kernel.io import compile_cache
 from jaxexp._kernel.module import call_arrays, custom_calls, meshes, mlir, runnable, shardy_texts
 
 from . import trees
+from .first_argument import as_called
 from .shared import first_of_equals
 
 call_exported_p = _jax.Primitive("call_exported")
@@ -90,6 +91,14 @@ def check(
     with _jax.outside_of_traces():  # arguments are named by making their trees, and flax.nnx then asks for a trace
         _check_arguments(in_avals, exported, doing)
         return _solve_dim_vars(in_avals, exported, doing, is_traced)
+
+
+def check_called(exported: ExportedData, in_avals: Sequence[Any]) -> None:
+    """As `check`, given the types of all arguments; messages count them as the caller does, without those that are
+    given with the function.
+    """
+    called = as_called(exported)
+    check(called, in_avals[len(in_avals) - len(called.in_avals) :])
 
 
 def _check_arguments(in_avals: Sequence[Any], exported: ExportedData, doing: tuple[str, str]) -> None:

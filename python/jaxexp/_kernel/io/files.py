@@ -82,17 +82,19 @@ def beginning(path: str, size: int) -> bytes:
 
 
 class named_in_errors:  # noqa: N801  (used as a function)
-    """A context that adds the name of the file to errors about its bytes, unless they have one already."""
+    """A context that adds the name of the file to errors about its bytes, unless they have one already, or the name is
+    not known: None or empty.
+    """
 
     __slots__ = ("_name",)
 
-    def __init__(self, name: str | os.PathLike[str]) -> None:
+    def __init__(self, name: str | os.PathLike[str] | None) -> None:
         self._name = name
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, (DeserializationError, PolicyError)) and error.file is None:
+        if self._name and isinstance(error, (DeserializationError, PolicyError)) and error.file is None:
             error.file = os.fsdecode(self._name)
 
 
@@ -167,9 +169,9 @@ def read(path: str | os.PathLike[str], check_size: Callable[[int], None]) -> byt
 Identity = tuple[int, int, int, int]
 
 
-def identity_of(path: str | os.PathLike[str]) -> Identity:
-    """Which file this is, and its size and time."""
-    found = os.stat(path)
+def identity_of(file: str | os.PathLike[str] | int) -> Identity:
+    """Which file a path or a descriptor is for, and its size and time."""
+    found = os.stat(file)
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 

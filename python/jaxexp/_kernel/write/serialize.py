@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import os
@@ -50,7 +49,7 @@ def serialize(exported: ExportedData, how: Writing) -> bytearray:
 
 
 def save(exported: ExportedData, path: str | os.PathLike[str], how: Writing) -> None:
-    with files.named_in_errors(exported._kept.file) if exported._kept.file else contextlib.nullcontext():
+    with files.named_in_errors(exported._kept.file):
         files.replace(path, _native.EncodedParts(*_encoder_arguments(exported, how)), ARTIFACT)
 
 

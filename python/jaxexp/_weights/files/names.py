@@ -65,7 +65,7 @@ def check_names(
     is_none = len(missing) == len(needed)
     needed_names = set(needed.values())
     unused = dict.fromkeys(name for name in given if name not in needed_names)
-    if near := _nearest(first, list(unused)) or list(unused)[: _FEW * (len(unused) <= _FEW)]:
+    if near := _nearest(first, list(unused)) or (list(unused) if len(unused) <= _FEW else []):
         found += f", of which {' and '.join(map(repr, near))} {'is' if len(near) == 1 else 'are'} not used"
     if others := list(missing.values())[1:]:
         found += f". Also missing: {listed_names(others)}"
