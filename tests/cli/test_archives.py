@@ -334,42 +334,47 @@ def archive(fleet, tmp_path) -> Path:
     return Path(shutil.copy(fleet, tmp_path / "fleet.zip"))
 
 
-def test_rm(archive, good) -> None:
-    assert good("archive", "rm", archive, "h").startswith(f"{archive}: 1 member removed, 3 left")
+def test_remove(archive, good, folder) -> None:
+    assert good("pack", archive, "--remove", "h").startswith(f"{archive}: 1 member removed, 3 left; --compact")
     assert list(jaxexp.Archive.open(archive)) == ["b8", "inner/again", "inner/b16"]
-    assert "2 members removed, 1 left" in good("archive", "rm", archive, "inner/*", "inner/b16")
+    assert "2 members removed, 1 left" in good("pack", archive, "--remove", "inner/*", "--remove", "inner/b16")
     assert list(jaxexp.Archive.open(archive)) == ["b8"]
     jaxexp.load(f"{archive}::b8", verify=True)
-    assert "0 left" in good("archive", "rm", archive, "*")
+    said = good("pack", archive, f"b8={folder / 'scores.jaxexp'}", "--remove", "b8")  # in one step, without --force
+    assert said.splitlines()[1].startswith(f"{archive}: 1 artifact added, ")
+    assert jaxexp.load(f"{archive}::b8").fun_name == jaxexp.load(folder / "scores.jaxexp").fun_name
+    assert "0 left" in good("pack", archive, "--remove", "*")
     assert list(jaxexp.Archive.open(archive)) == []
     odd = make(archive.with_name("odd.zip"), {"[ab]": blob(), "a": blob()})
-    good("archive", "rm", odd, "[ab]")  # a name stands for itself
+    good("pack", odd, "--remove", "[ab]")  # a name stands for itself
     assert list(jaxexp.Archive.open(odd)) == ["a"]
 
 
-def test_all_or_nothing_and_one_at_a_time(archive, refused) -> None:
+def test_all_or_nothing_and_one_at_a_time(archive, refused, damaged) -> None:
     before = archive.read_bytes()
     for patterns in (["b8", "nothing"], ["nothing*"], ["B8"]):
-        refused(f"no member {patterns[-1]!r}", "archive", "rm", archive, *patterns)
+        refused(f"no member {patterns[-1]!r}", "pack", archive, *(f"--remove={one}" for one in patterns))
         assert archive.read_bytes() == before
+    refused("found what looks like text", "pack", archive, damaged / "text", "--remove", "b8")
     with lock.locked(archive):
-        for arguments in (["rm", archive, "b8"], ["compact", archive]):
-            refused("being changed by another writer", "archive", *arguments, status=75)
+        for option in ("--remove=b8", "--compact"):
+            refused("being changed by another writer", "pack", archive, option, status=75)
     assert archive.read_bytes() == before
-    damaged = flip(archive, bytes(jaxexp.Archive.open(archive)["b8"].read()), 300)
-    refused(f"{archive}::b8", "archive", "compact", archive)  # damage stops it
-    assert archive.read_bytes() == damaged
+    flipped = flip(archive, bytes(jaxexp.Archive.open(archive)["b8"].read()), 300)
+    refused(f"{archive}::b8", "pack", archive, "--compact")  # damage stops it
+    assert archive.read_bytes() == flipped
 
 
 def test_compact(archive, tmp_path, good) -> None:
-    good("archive", "rm", archive, "inner/*", "h")
     before = archive.stat().st_size
-    assert good("archive", "compact", archive) == f"{archive}: {before:,} bytes -> {archive.stat().st_size:,} bytes\n"
+    removed, packed = good("pack", archive, "--remove=inner/*", "--remove=h", "--compact").splitlines()
+    assert removed == f"{archive}: 3 members removed, 1 left"
+    assert packed.endswith(f" bytes -> {archive.stat().st_size:,} bytes")
     assert archive.stat().st_size < 0.8 * before
     assert "1 of 1 artifact whole" in good("verify", archive)
     apart = make(tmp_path / "apart.zip", {str(version): blob(version=version) for version in range(3)})
     assert any(handle.shares_modules for handle in jaxexp.Archive.open(apart).values())
-    good("archive", "compact", "--whole", apart)
+    good("pack", apart, "--compact", "--whole")
     assert not any(handle.shares_modules for handle in jaxexp.Archive.open(apart).values())
 
 

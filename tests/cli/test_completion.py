@@ -40,7 +40,6 @@ def test_scripts(good, completed) -> None:
 
 def test_commands_options_and_files(offered) -> None:
     assert offered("jaxexp in") == ["plain,inspect"]
-    assert offered("jaxexp archive ") == ["plain,compact", "plain,rm"]
     assert "plain,--include" in offered("jaxexp verify --i")
     assert offered("jaxexp specialize --si") == ["plain,--size"]
     assert offered("jaxexp run model.jaxexp --exec") == ["plain,--executables"]
@@ -53,6 +52,6 @@ def test_members(offered, fleet) -> None:
     assert offered(f"jaxexp compat --json {fleet}::inner/b") == [f"plain,{fleet}::inner/b16"]
     assert offered("jaxexp run fleet.zip::b") == ["plain,fleet.zip::b8"]
     assert offered("jaxexp ls fleet.zip b") == ["plain,b8"]
-    assert offered("jaxexp archive rm fleet.zip b8 inner/a") == ["plain,inner/again"]
+    assert offered("jaxexp pack fleet.zip --remove b8 --remove inner/a") == ["plain,inner/again"]
     for nothing in ("missing.zip::", "models/b8.jaxexp::", "http://127.0.0.1:1/fleet.zip::", "models::"):
         assert [item for item in offered(f"jaxexp inspect {nothing}") if item.startswith("plain")] == []

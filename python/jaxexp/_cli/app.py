@@ -18,9 +18,10 @@ from .complaints import INTERRUPTED, UNREAD, complain, said_of_any, status_of
 
 _COMMANDS = (
     "inspect", "view", "verify", "sign", "run", "record", "check", "diff", "compat", "migrate", "specialize",
-    "from-stablehlo", "precompile", "pack", "ls", "unpack", "archive"
+    "from-stablehlo", "precompile", "pack", "ls", "unpack"
 )  # fmt: skip
 _GONE = {
+    "archive": "'jaxexp pack ARCHIVE --remove NAME' removes members, and --compact frees their bytes",
     "bench": "'python -m bench', in a checkout of jaxexp, times it beside jax.export",
     "completion": "'jaxexp --completion SHELL' prints the script",
     "digest": "'jaxexp inspect --digests' prints the digests",

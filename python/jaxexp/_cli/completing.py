@@ -34,8 +34,9 @@ class Artifact(click.Path):
 
 
 def of_archive(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Members of the archive in the argument before."""
-    archive = ctx.params.get("archive", ctx.params.get("place"))
+    """Members of the archive in the first argument."""
+    # click takes arguments apart only if no option lacks its value.
+    archive = ctx.params.get("archive", ctx.params.get("place")) or next(iter(ctx.args), None)
     return _items(_members(archive, incomplete)) if isinstance(archive, str) and not is_url(archive) else []
 
 

@@ -73,9 +73,7 @@ class _Several(NamedTuple):
     make: Callable[..., Any]
 
 
-def command(
-    short_help: str, *more: click.Parameter, cls: type[click.Command] | None = None, **settings: Any
-) -> Callable[[Callable[..., Any]], click.Command]:
+def command(short_help: str, *more: click.Parameter, **settings: Any) -> Callable[[Callable[..., Any]], click.Command]:
     """Makes a command of a function. `more` are options whose values it does not get; settings are those of
     `click.Command`."""
 
@@ -83,7 +81,7 @@ def command(
         text, _, example = inspect.cleandoc(function.__doc__ or "").partition("\n\nExample:\n")
         settings.update(short_help=short_help, help=text, epilog=f"\b\nExample:\n{example}")
         params = [*_parameters(function), *more]
-        return (cls or _Command)(function.__name__, callback=function, params=params, **settings)
+        return _Command(function.__name__, callback=function, params=params, **settings)
 
     return made
 

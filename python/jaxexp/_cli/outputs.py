@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -38,15 +37,16 @@ def refuse_existing(path: str) -> None:
         raise click.ClickException(f"{path!r} exists: --force replaces it")
 
 
-@contextlib.contextmanager
-def archive(path: str, names: Iterable[str], append: bool, force: bool) -> Generator[ArchiveWriter]:
-    """An archive in which members of these names are written; they replace others only with `force`."""
+def archive(path: str, append: bool, whole: bool = False) -> ArchiveWriter:
+    """A writer of a new archive, or of one that exists."""
     from jaxexp._fleet.archive.archive import Archive
 
-    with Archive.append(path) if append else Archive.create(path) as writer:
-        if not force and (there := next((name for name in names if name in writer), None)) is not None:
-            raise click.ClickException(f"{there!r} is in {path!r} already: --force replaces it")
-        yield writer
+    return (Archive.append if append else Archive.create)(path, share_modules=not whole)
+
+
+def refuse_members(path: str, names: Iterable[str], writer: ArchiveWriter) -> None:
+    if (there := next((name for name in names if name in writer), None)) is not None:
+        raise click.ClickException(f"{there!r} is in {path!r} already: --force replaces it")
 
 
 class Several:

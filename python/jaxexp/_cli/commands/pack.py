@@ -1,10 +1,11 @@
-"""`jaxexp pack`: puts many artifacts into one archive."""
+"""`jaxexp pack`: puts many artifacts into one archive, and takes members out of it."""
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from jaxexp._cli import complaints, completing, inputs, options, outputs
 from jaxexp._cli.options import argument, option
 from jaxexp._cli.page import progress, say
 from jaxexp._errors import ExportError, WeightsError
-from jaxexp._fleet.archive.archive import only
+from jaxexp._fleet.archive.archive import Archive, only
 from jaxexp._fleet.passes.many import Place, verified
 from jaxexp._fleet.places.source import Opened, is_url, path_in
 from jaxexp._kernel.artifact.words import counted
@@ -26,11 +27,18 @@ if TYPE_CHECKING:
     from jaxexp._weights.files.reading import Tensors
 
 
-@options.command("Pack artifacts into an archive.", options.HEADERS)
+@options.command("Pack artifacts into an archive, or remove members of one.", options.HEADERS)
 def command(
     archive: options.File = argument("ARCHIVE"),
-    paths: tuple[str, ...] = argument("FILE|FOLDER|NAME=FILE...", type=completing.Artifact()),
+    paths: tuple[str, ...] = argument("[FILE|FOLDER|NAME=FILE]...", type=completing.Artifact()),
     append: bool = option("--append", "Add to an archive that exists."),
+    remove: tuple[str, ...] = option(
+        "--remove NAME|GLOB",
+        "Remove members from an archive that exists, before the artifacts are added.",
+        shell_complete=completing.of_archive,
+    ),
+    compact: bool = option("--compact", "Then write the archive again, without the bytes of removed members."),
+    whole: bool = option("--whole", "Share no modules: every member is an artifact that jax.export reads."),
     force: bool = option("--force", "Replace the archive, or with --append its members, if they exist."),
     keep_going: bool = option(
         "-k, --keep-going",
@@ -54,9 +62,13 @@ def command(
     archive appears, or changes, when everything is written. Metadata goes into the artifacts; for artifacts of
     jax.export, only the archive's index has it. JAX is not imported.
 
+    If a pattern of --remove matches no member, nothing changes. --compact verifies every artifact first; if one is
+    damaged, nothing is freed. Programs that have the archive open keep seeing the old members.
+
     Example:
       jaxexp pack fleet.zip models/
       jaxexp pack fleet.zip resnet/b8=new.bin --append -m 'commit="0e3c650"'
+      jaxexp pack fleet.zip --remove 'resnet/*' --compact
     """
     kind = files.kind_at(archive)
     if kind == ARTIFACT or (kind != ARCHIVE and archive.endswith(".jaxexp")):  # somebody forgot the archive's name
@@ -65,47 +77,75 @@ def command(
             f"jaxexp pack fleet.zip {archive}"
         )
     files.refuse_to_lose(archive, ARCHIVE)
+    if not paths and not remove and not compact:
+        raise click.UsageError("there is nothing to pack: name artifacts or folders behind the archive")
+    append = append or bool(remove) or compact
     if not append and not force:
         outputs.refuse_existing(archive)
     notes = dict(map(_entry, metadata)) or None
-    found = _named(paths, folders)
+    found = _named(paths, folders) if paths else {}
     failed, stamps = _verified(found, spread, keep_going) if spread.is_asked_for or keep_going else ({}, {})
-    with progress("packing", len(found)) as advance, outputs.archive(archive, found, append, force) as writer:
-        for name, source in found.items():
-            advance(1)
-            if name in failed:
-                continue
-            try:
-                if name in stamps and stamps[name] == _stamp(source):  # it was verified before
-                    with source.named():
-                        artifact = Opened(source, source.read())
-                else:
-                    artifact = inputs.checked(source)
-                weights = _weights(artifact, folders)
-            except (ExportError, OSError, click.ClickException) as error:
-                if not keep_going:
+    done: list[str] = []
+    if found or remove:
+        with progress("packing", len(found)) as advance, outputs.archive(archive, append, whole) as writer:
+            if remove:
+                removed = _matching(archive, remove, writer.names())
+                writer.remove(*removed)
+                advice = "" if compact else "; --compact frees the bytes"
+                done.append(f"{counted(len(removed), 'member')} removed, {len(writer):,} left{advice}")
+            if not force:
+                outputs.refuse_members(archive, found, writer)
+            for name, source in found.items():
+                advance(1)
+                if name in failed:
+                    continue
+                try:
+                    if name in stamps and stamps[name] == _stamp(source):  # it was verified before
+                        with source.named():
+                            artifact = Opened(source, source.read())
+                    else:
+                        artifact = inputs.checked(source)
+                    weights = _weights(artifact, folders)
+                except (ExportError, OSError, click.ClickException) as error:
+                    if not keep_going:
+                        raise _with_advice(error, found) from error
+                    failed[name] = error
+                    continue
+                if force and name in writer:
+                    writer.remove(name)
+                try:
+                    own = source.own_metadata() if notes is None else notes
+                    writer.add_with_weights(name, artifact.buffer, artifact.artifact, weights, own)
+                except WeightsError as error:  # a tensor is compared with its digest when it is written
+                    if keep_going:  # and was before: it has changed since
+                        raise
                     raise _with_advice(error, found) from error
-                failed[name] = error
-                continue
-            if force and name in writer:
-                writer.remove(name)
-            try:
-                own = source.own_metadata() if notes is None else notes
-                writer.add_with_weights(name, artifact.buffer, artifact.artifact, weights, own)
-            except WeightsError as error:  # a tensor is compared with its digest when it is written
-                if keep_going:  # and was before: it has changed since
-                    raise
-                raise _with_advice(error, found) from error
-        if len(failed) == len(found):
-            complaints.complain_of(failed.items())
-            # Something that will not go better the next time, if there is such an error.
-            why = min(failed.values(), key=complaints.is_temporary)
-            raise click.ClickException("nothing was packed") from why
-    say(
-        f"{archive}: {counted(len(found) - len(failed), 'artifact')} {'added' if append else 'packed'}, "
-        f"{os.path.getsize(archive):,} bytes{folders.said()}"
-    )
+            if found and len(failed) == len(found):
+                complaints.complain_of(failed.items())
+                # Something that will not go better the next time, if there is such an error.
+                why = min(failed.values(), key=complaints.is_temporary)
+                raise click.ClickException("nothing was packed") from why
+    size = os.path.getsize(archive)
+    if found:
+        verb = "added" if append else "packed"
+        done.append(f"{counted(len(found) - len(failed), 'artifact')} {verb}, {size:,} bytes{folders.said()}")
+    if compact:
+        Archive.compact(archive, share_modules=not whole)
+        done.append(f"{size:,} bytes -> {os.path.getsize(archive):,} bytes")
+    for one in done:
+        say(f"{archive}: {one}")
     return complaints.ended_with(failed.items())
+
+
+def _matching(archive: str, patterns: Iterable[str], names: Sequence[str]) -> dict[str, None]:
+    """The members that a name or a pattern stands for; each has to stand for one at least."""
+    found: dict[str, None] = {}
+    for pattern in patterns:  # a name is a pattern for itself
+        matching = [pattern] if pattern in names else [n for n in names if fnmatch.fnmatchcase(n, pattern)]
+        if not matching:
+            raise inputs.no_member(archive, pattern, names)
+        found.update(dict.fromkeys(matching))
+    return found
 
 
 def _with_advice(error: Exception, found: dict[str, inputs.Source]) -> click.ClickException:

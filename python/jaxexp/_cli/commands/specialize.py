@@ -72,7 +72,9 @@ def command(
         return
     first = PurePath(path_in(source.path)).stem if source.path is not None else source.name.rpartition(inputs.MEMBER)[2]
     made = {"-".join([first, *(f"{name}-{size}" for name, size in one.items())]): one for one in chosen}
-    with progress("specializing", len(made)) as advance, outputs.archive(output, made, append, force) as writer:
+    with progress("specializing", len(made)) as advance, outputs.archive(output, append) as writer:
+        if not force:
+            outputs.refuse_members(output, made, writer)
         for name, one in made.items():
             specialized = functions.specialized(source.name, exported, one)
             if name in writer:
