@@ -242,6 +242,7 @@ REFUSED = [
     *((f"pack {more}one.jaxexp scores.jaxexp", 2,
        "the name of the archive comes first, and 'one.jaxexp' is an artifact: jaxexp pack fleet.zip one.jaxexp")
       for more in ("", "--force ", "--append ")),
+    ("pack damaged a.zip", 2, "the name of the archive comes first, and 'damaged' is a folder"),
     ("pack new.jaxexp scores.jaxexp", 2, "'new.jaxexp' is the name of an artifact: jaxexp pack fleet.zip"),
     # other files in the place of what is written
     *((f"{command} --force", 1, "'fleet.zip' is an archive, which an artifact does not replace")

@@ -281,6 +281,7 @@ def test_a_file_that_was_cut_is_named(tmp_path: Path, exe: Path, said: Any) -> N
     model = jaxexp.load(path, executables=exe)
     np.testing.assert_array_equal(model.call(X), X + 1)
     assert not model.executables
+    assert [one.levelname for one in said.records[-2:]] == ["INFO", "WARNING"]
     assert "has no code of this function, and ends with " in said.messages[-1]
     assert said.messages[-1].endswith("bytes of a record that was not finished: the file was cut, or is being written")
     jaxexp.load(path).precompile(into=exe)

@@ -72,6 +72,9 @@ def test_weights(folder: Path, tmp_path: Path) -> None:
         with pytest.raises(TypeError, match="with_weights takes a file, a member of an archive, or arrays by name"):
             session.with_weights(wrong)
     given = {name: np.asarray(array) for name, array in named(params()).items()}
+    with pytest.warns(UserWarning, match="given arrays that are not used: 'misspelt'") as warned:
+        session.with_weights({**given, "misspelt": X})
+    assert [one.filename for one in warned] == [__file__]
     close([Session(data, plugin="cpu")(given, X)], [apply(params(), X)])  # bytes take them as an argument
     with pytest.raises(RunError, match="takes no weights: its first argument is not a dict of arrays"):
         Session(folder / "fleet.zip::sin", plugin="cpu").with_weights(other)

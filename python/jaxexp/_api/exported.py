@@ -126,7 +126,7 @@ class Exported(Function, ExportedOfJax, metaclass=InPlaceOf):
         """The function with other weights of the same names, shapes and dtypes. Nothing is exported or compiled again.
 
         Args:
-            weights: as in `bind`. A `UserWarning` names unused arrays of a pytree, but not of a file.
+            weights: as in `bind`. A `UserWarning` names arrays that are not used, but not those of a file.
             rename: the names in `weights`, if they differ: a function that takes the name of a weight (``layers/0/w``)
                 and returns its name in `weights` (``layers.0.w``), or a mapping of such names. Weights that a mapping
                 leaves out keep their names.

@@ -36,6 +36,7 @@ logger = logging.getLogger("jaxexp.executables")
 NOT_CALLED = "no call with these arguments so far"
 # A reason why code is not used may hold for each of a million calls, and is logged once.
 _once = functools.lru_cache(1024)
+_warned_of = set[str]()  # files of executables
 
 Flattened = Callable[[tuple[Any, ...], dict[str, Any]], tuple[Sequence[Any], Any]]
 # Given flat arguments, and what compiles the call to a `jax.stages.Compiled`.
@@ -102,7 +103,7 @@ class Executables:
         self._made: dict[tuple[Any, ...], Code | None] = {}
         self._why: dict[int, str | None] = {}  # why code is not used, by its position; None for code that is
         self._calls: dict[int, str] = {}  # of another call: how the last one differed
-        self._say = _once(_log)
+        self._say, self._warn = _once(_log), _once(self._say_or_warn)
         self.lacks = "has no code of this function"  # what is said where there is none
         if self.unfinished_bytes:
             behind = f"ends with {counted(self.unfinished_bytes, 'byte')} of a record that was not finished"
@@ -124,7 +125,8 @@ class Executables:
         name = data.described(exported)
         candidates = self._functions.get(conditions.module_of(exported))
         if not candidates:
-            self._say(f"{name}: {self.name!r} {self.lacks}")
+            say = self._say if data.origin(exported)[1] else self._warn  # few files have code of VJPs
+            say(f"{name}: {self.name!r} {self.lacks}")
             return None
         if (why := self._say_why_not(name)) is not None:
             self._note(candidates, why)
@@ -147,6 +149,11 @@ class Executables:
                 made = self._first_that_fits(exported, candidates, call, placement, in_avals, out_avals)
                 self._made[key] = None if made is None else Code(made[0], functools.partial(give_up, made[1]))
             return self._made[key]
+
+    def _say_or_warn(self, message: str) -> None:
+        """Says why code is not used; for the first time of a file, as a warning: compiling makes a slow start."""
+        logger.log(logging.INFO if self.name in _warned_of else logging.WARNING, "%s", shown(message))
+        _warned_of.add(self.name)
 
     def callable_of(self, name: str, jitted: Callable[[], Any], flattened: Flattened, code_of: CodeOf) -> Any:
         """What `callable_of` returns, which says why code from the file is not used."""
@@ -235,7 +242,7 @@ class Executables:
                     logger.info("%s: uses code from %r for %s", name, self.name, arguments)
                     return made, record
             self._note([record], why)
-            logger.info("%s: code in %r for %s is not used: %s", name, self.name, arguments, shown(why))
+            self._warn(f"{name}: code in {self.name!r} for {arguments} is not used: {why}")
         if others and len(others) == len(candidates):
             logger.info("%s: no code in %r is for this call: %s", name, self.name, shown(others[0]))
         return None

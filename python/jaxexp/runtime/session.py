@@ -323,7 +323,7 @@ class Session:
             weights: a file of tensors, or an index of several files. The first call opens it; if files must be signed,
                 it is opened now. Or a member of an archive, as in ``"fleet.zip::resnet/b8"`` or as a `Handle`; `check`
                 then repeats its cases. Or arrays by name, such as the `weights` of a session, or nested in dicts, lists
-                and tuples, with paths as names (``layers/0/w``).
+                and tuples, with paths as names (``layers/0/w``). A `UserWarning` names arrays that are not used.
             rename: as in `jaxexp.Exported.with_weights`. Renamed weights, members and arrays are copied now, through a
                 temporary file.
 
@@ -339,7 +339,13 @@ class Session:
             OSError: a file does not exist, or cannot be read or written.
             TypeError: `weights` is none of these, or `rename` is neither a mapping nor a function.
         """
-        from jaxexp._fleet.places.weights import as_file, in_arrays, in_file, in_member  # most sessions keep theirs
+        from jaxexp._fleet.places.weights import (  # most sessions keep theirs
+            as_file,
+            check_used,
+            in_arrays,
+            in_file,
+            in_member,
+        )
 
         if isinstance(weights, Session):
             raise ExportTypeError("with_weights takes arrays or a file, not a session: pass its weights")
@@ -357,7 +363,9 @@ class Session:
             tensors, place = in_file(os.fsdecode(weights), self._check_file), os.fsdecode(weights)
         else:
             tensors = in_arrays(weights, functools.partial(_array, self._plugin))
-        with as_file(tensors, list(map(str, names)), rename) as file:
+        with as_file(tensors, own := list(map(str, names)), rename) as file:
+            if place is None:
+                check_used(tensors, own, rename)
             other = "arrays" if place is None else repr(place)
             made = self._with(self._function.with_weights(file, None), self._order, other)
             try:

@@ -279,7 +279,7 @@ def test_a_function_in_the_place_of_its_weights() -> None:
 def test_another_architecture_warns() -> None:
     model, _ = bound(layers=2)
     larger = params(layers=3, seed=1)
-    for given in (larger, {**larger, "step": 7}):
+    for given in (larger, {**larger, "step": 7}, named(larger)):
         with pytest.warns(
             UserWarning, match=r"given arrays that are not used: 'layers/2/b', 'layers/2/w'\. They"
         ) as warned:
@@ -293,9 +293,15 @@ def test_what_may_have_more_is_quiet(tmp_path: Path) -> None:
     larger = params(layers=3, seed=1)
     arrays = {name: np.asarray(array) for name, array in named(larger).items()}
     safetensors.numpy.save_file(arrays, tmp_path / "larger.safetensors")
+    state = {**{name: arrays[name] for name in model.weights}, "step": 7, "optimizer": "adam", "schedule": jnp.tanh}
     same = {**params(layers=2, seed=1), "name": "mlp", "rate": 0.5, "activation": jnp.tanh}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        checkpoint = {**arrays, "step": 7, "optimizer": "adam", "schedule": jnp.tanh}
-        for given in (arrays, checkpoint, tmp_path / "larger.safetensors", same, model.weights, dict(model.weights)):
+        for given in (state, tmp_path / "larger.safetensors", same, model.weights, dict(model.weights)):
             model.with_weights(given)
+
+
+def test_a_misspelt_name_warns() -> None:
+    model, _ = bound(layers=2)
+    with pytest.warns(UserWarning, match=r"arrays that are not used: 'layers/0/W'\. .* a name may be misspelt"):
+        model.with_weights({**model.weights, "layers/0/W": jnp.ones((4, 4))})

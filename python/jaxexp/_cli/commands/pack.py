@@ -76,6 +76,8 @@ def command(
             f"the name of the archive comes first, and {archive!r} is {'' if kind else 'the name of '}an artifact: "
             f"jaxexp pack fleet.zip {archive}"
         )
+    if os.path.isdir(archive):
+        raise click.UsageError(f"the name of the archive comes first, and {archive!r} is a folder")
     files.refuse_to_lose(archive, ARCHIVE)
     if not paths and not remove and not compact:
         raise click.UsageError("there is nothing to pack: name artifacts or folders behind the archive")

@@ -13,7 +13,7 @@ from jaxexp._errors import ExportError, ExportTypeError, WeightsError
 from jaxexp._weights.files import reading
 from jaxexp._weights.files.dtypes import held_as, unnamed
 from jaxexp._weights.files.header import Source as Source
-from jaxexp._weights.files.names import check_names, names_given
+from jaxexp._weights.files.names import NOT_USED, check_names, names_given, warn_of_others
 from jaxexp._weights.files.saving import publish, write_apart
 
 if TYPE_CHECKING:
@@ -40,6 +40,11 @@ def as_file(found: Mapping[str, Source], names: Sequence[str], rename: Rename | 
             os.replace(now, os.path.join(folder, file.second_name))
         publish(path, table)
         yield path
+
+
+def check_used(found: Mapping[str, Source], names: Sequence[str], rename: Rename | None) -> None:
+    """Warns of arrays that are given, but not used."""
+    warn_of_others(NOT_USED, sorted(set(found) - set(names_given(names, {}, rename).values())))
 
 
 def in_member(handle: Handle) -> dict[str, Source]:

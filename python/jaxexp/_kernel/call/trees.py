@@ -21,7 +21,7 @@ from jaxexp._kernel.codec import nodes, treedefs
 from jaxexp._kernel.codec.treedefs import Node
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import ExportedData
-from jaxexp._kernel.function.paths import taking_placeholders
+from jaxexp._kernel.function.paths import node_path, taking_placeholders
 
 # --- hints for errors about arguments whose type differs from the export ----------------------------------------------
 
@@ -192,7 +192,7 @@ class _Fitting:
             if expected.nodes[i].type is None and given.nodes[j].type is None:
                 order[expected.leaves[i]] = given.leaves[j]
                 continue
-            places = self.places(expected.nodes[i], given.nodes[j])
+            places = self.places(i, given.nodes[j])
             pairs += [(i, given.children[j][place]) for i, place in zip(expected.children[i], places, strict=True)]
         in_order = order == list(range(len(order)))
         out_tree = treedefs.replace(self.exported.out_tree, GenericNode, self.of_result)
@@ -200,8 +200,9 @@ class _Fitting:
         pending = [d for d in stays if not d.is_opaque and nodes.node_data(d) is None]
         return Fit(None if in_order else tuple(order), out_tree, tuple(pending))
 
-    def places(self, expected: Node, given: Node) -> Sequence[int]:
-        """For each child of the expected node, the index of that child in the given node."""
+    def places(self, i: int, given: Node) -> Sequence[int]:
+        """For each child of the expected node `i`, the index of that child in the given node."""
+        expected = self.expected.nodes[i]
         same = range(expected.arity)
         if expected.type is not GenericNode:
             if expected.type is given.type and expected.arity == given.arity and expected.data == given.data:
@@ -212,19 +213,37 @@ class _Fitting:
             positions = {key: position for position, key in enumerate(given.data)}
             if all(name in positions for name in description.names):
                 return [positions[name] for name in description.names]
-        if given.type is None or given.type in treedefs.BUILTIN or expected.arity != given.arity:
-            self.refuse(f"{description!r} has the children {_listed(description.names)}")
+        wanted = f"{self.path(i)}: expected {description.class_name} with the children {_listed(description.names)}"
+        if given.type is None or given.type in treedefs.BUILTIN:
+            self.refuse(f"{wanted}; found {f'a dict of {_listed(given.data)}' if given.type is dict else _kind(given)}")
         found = nodes.registered_as(description, given) or self.describe(given)
-        if found.names != description.names:
-            theirs, ours = _listed(description.names), _listed(found.names)
-            self.refuse(f"{description.class_name} has the children {theirs}, and {found.class_name} {ours}")
+        if found.names != description.names or expected.arity != given.arity:
+            self.refuse(f"{wanted}; found {found.class_name} with {_listed(found.names)}")
         same_class = (found.serialized_name, found.class_name) == (description.serialized_name, description.class_name)
         if same_class and not found.says_the_same(description):
             theirs, ours = where_they_differ(shown(description.data), shown(found.data))
-            self.refuse(f"the auxiliary data of {description.class_name} is {theirs} in export and {ours} in the call")
+            what = f"{self.path(i)}: the auxiliary data of {description.class_name}"
+            self.refuse(f"{what} is {theirs} in export and {ours} in the call")
         if given.type is not GenericNode:
             self.described[description] = given
         return same
+
+    def path(self, i: int) -> str:
+        """The path of the expected node `i`, or of the first one around it that has leaves."""
+        nodes, children, leaves = self.expected
+        above = {child: parent for parent, own in enumerate(children) for child in own}
+
+        def leaves_before(node: int) -> int:
+            while children[node]:
+                node = children[node][0]
+            return leaves[node]
+
+        while nodes[i].type is not None and leaves_before(i) == leaves[i] and i in above:
+            i = above[i]
+        leaf, depth = leaves_before(i), 0
+        while i in above:
+            i, depth = above[i], depth + 1
+        return node_path(self.exported.in_tree, leaf, depth)
 
     def describe(self, node: Node) -> Description:
         if node.type is GenericNode:

@@ -728,8 +728,8 @@ def register_pytree_node_serialization(
     """
     if (previous := by_type.get(nodetype)) is not None:
         raise ExportError(
-            f"{nodetype} is registered for serialization already, as {previous.serialized_name!r}; "
-            f"it cannot also be {serialized_name!r}"
+            f"{nodetype} is registered for serialization already, as {previous.serialized_name!r}"
+            + ("" if previous.serialized_name == serialized_name else f"; it cannot also be {serialized_name!r}")
         )
     jax_entry = _jax.jax_exporter.deserialization_registry.get(serialized_name, [None])
     owner = by_name[serialized_name].nodetype if serialized_name in by_name else jax_entry[0]

@@ -107,6 +107,12 @@ def argument_path(in_tree: Any, index: int, axis: int | None = None) -> str:
     return _jax.describe_argument(tree, index, axis)
 
 
+def node_path(in_tree: Any, leaf: int, depth: int) -> str:
+    """The path of a node of the arguments: the beginning of that of a leaf inside of it."""
+    paths = key_paths(in_tree)
+    return _argument_path(paths[leaf][:depth], moved=False) if leaf < len(paths) else "the arguments"
+
+
 def result_paths(out_tree: Any) -> list[str]:
     """The paths of all results, in the same way."""
     return [f"result{jax.tree_util.keystr(path)}" for path in key_paths(out_tree)]

@@ -9,7 +9,6 @@ import itertools
 import logging
 import math
 import os
-import warnings
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -27,7 +26,7 @@ from jaxexp._public import no_attribute
 from jaxexp._weights.files import reading
 from jaxexp._weights.files.dtypes import dtype_of, held_as, type_of, unnamed
 from jaxexp._weights.files.header import ALIGNMENT, Source, xxh3
-from jaxexp._weights.files.names import Rename, check_names, listed_names, names_given
+from jaxexp._weights.files.names import NOT_USED, Rename, check_names, names_given, warn_of_others
 from jaxexp._weights.files.reading import StoredTensors, TensorFile, Tensors, in_pieces
 
 # --- arrays in pytrees: what they are called, whether two are the same one, and their bytes ---------------------------
@@ -53,14 +52,14 @@ def names_in(treedef: Any) -> list[str]:
 
 
 def _names(paths: Iterable[Any]) -> list[str]:
-    names = [jax.tree_util.keystr(path, simple=True, separator="/") or _ALONE for path in paths]
+    names = [jax.tree_util.keystr(path, simple=True, separator="/") or ALONE for path in paths]
     if len(set(names)) != len(names):
         twice = collections.Counter(names).most_common(1)[0][0]
         raise ExportError(f"two weights would be called {twice!r}: rename one of them in the pytree")
     return names
 
 
-_ALONE = "weights"  # the name of an array that is the whole pytree
+ALONE = "weights"  # the name of an array that is the whole pytree
 
 
 def is_array(leaf: Any) -> bool:
@@ -479,10 +478,9 @@ class Weights(Mapping[str, Any]):
     ) -> Weights:
         """Other weights of the same names, shapes and dtypes, as `Exported.with_weights` explains.
 
-        A pytree stands for the whole model, so a `UserWarning` names arrays in it that are not used. Files, and
-        mappings without containers, cause no warning: they may be large checkpoints. Numbers, functions and other
-        leaves that are not arrays are part of the program, and never used. Files are also copied to memory if the files
-        of these weights were.
+        A `UserWarning` names arrays that are not used: a name may be misspelt. Files cause no warning: they may be
+        checkpoints with much else. Numbers, functions and other leaves that are not arrays are part of the program, and
+        never used. Files are also copied to memory if the files of these weights were.
         """
         check_flags(cast=is_cast, stable=stable)
         shardings = list(self._shardings.values())
@@ -521,15 +519,9 @@ class Weights(Mapping[str, Any]):
             _check_type(own[name], type_, leaf, advice)
             found[name] = leaf
         _check_tied({name: given[there] for name, there in names.items() if there in given}, self.other_names)
-        if not is_mapping:
-            used.update(names.values())
-            others = (name for name in arrays if name not in used)
-            _warn_of_others(
-                "given arrays that are not used",
-                [name for name in others if not isinstance(given[name], np.generic)],
-                "they belong to another model, or are part of the program. To avoid this warning, pass a dict from "
-                "names to arrays",
-            )
+        used.update(names.values())
+        others = [name for name in arrays if name not in used and not isinstance(given[name], np.generic)]
+        warn_of_others(NOT_USED, others)
         return Weights(self._types, found, shardings, self.other_names)
 
     def _in_files(
@@ -571,7 +563,7 @@ class Weights(Mapping[str, Any]):
             _check_type(place, self._types[name], leaves[place])
         others = [name for name, leaf in leaves.items() if name not in places and is_array(leaf)]
         why = "it does not use them, or they are part of its program"
-        _warn_of_others("arrays of the model that stay as they are", others, why)
+        warn_of_others("arrays of the model that stay as they are", others, why)
         new = (self[places[name]] if name in places else leaf for name, leaf in leaves.items())
         return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(model), new)
 
@@ -641,7 +633,7 @@ def _about_given(values: Any, names: Collection[str]) -> str:
     if isinstance(values, Mapping):
         inside = next((name for name in names if name in values), None)
         if inside is None:
-            return "" if list(names) != [_ALONE] else f". The weight is one array: pass it, or {{{_ALONE!r}: array}}"
+            return "" if list(names) != [ALONE] else f". The weight is one array: pass it, or {{{ALONE!r}: array}}"
         what, where = values[inside], f" under {inside!r}"
     kind = "an array" if is_array(what) else "None" if what is None else f"one {type(what).__qualname__}"
     return f". Given was {kind}{where}; weights are arrays in a dict by name or in such a pytree, or the path of a file"
@@ -657,13 +649,6 @@ def _may_change(array: Any) -> bool:
             return True
         part = part.base
     return False
-
-
-def _warn_of_others(what: str, names: Sequence[str], why: str) -> None:
-    """Warns of arrays in a model that are not weights of the function."""
-    if names:
-        text = f"{what}: {listed_names(names)}. They are not weights of the function: {why}"
-        warnings.warn(text, UserWarning, stacklevel=4)  # the caller of `with_weights` or `weights_into`
 
 
 def _check_tied(given: Mapping[str, Any], other_names: Mapping[str, str], file: str | None = None) -> None:

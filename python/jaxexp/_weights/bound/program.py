@@ -25,7 +25,7 @@ from jaxexp._kernel.io.lock import folder_locked
 from jaxexp._kernel.module import main, mlir, runnable
 from jaxexp._kernel.write import serialize
 from jaxexp._kernel.write.options import Writing
-from jaxexp._weights.arrays.weights import Weights, names_in
+from jaxexp._weights.arrays.weights import ALONE, Weights, names_in
 from jaxexp._weights.files import saving
 from jaxexp._weights.files.header import Table
 from jaxexp._weights.files.places import SUFFIX, is_name_beside, name_beside
@@ -168,9 +168,15 @@ def _check_shapes(exported: ExportedData, names: Sequence[str]) -> None:
         raise ExportError(f"binding {exported.fun_name}: it has no arrays in a first positional argument")
     for name, aval in zip(names, exported.in_avals, strict=False):
         if _jax.any_symbolic([aval]):
+            is_alone = list(names) == [ALONE]
+            what, advice = (
+                ("its first argument", "If it is no weight, export a function of (weights, x) instead")
+                if is_alone
+                else (f"{name!r} in its first argument", "Specialize it first")
+            )
             raise ExportError(
-                f"binding {exported.fun_name}: {name!r} in its first argument has the symbolic shape {aval.shape}, and "
-                "weights have constant ones. Specialize it first"
+                f"binding {exported.fun_name}: {what} has the symbolic shape {aval.shape}, and weights have constant "
+                f"ones. {advice}"
             )
 
 

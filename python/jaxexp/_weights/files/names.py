@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from jaxexp._errors import ExportError, ExportTypeError, WeightsError
 from jaxexp._kernel.artifact import words
 
 RENAME_ADVICE = ". If the weights have other names there, pass rename="
+NOT_USED = "given arrays that are not used"
 _OF_VARIABLE = "/value"  # the end of names in the state of a flax.nnx model, which a pure dict of it does not have
 
 Rename = Mapping[str, str] | Callable[[str], str]
@@ -89,6 +91,18 @@ def _nearest(name: str, others: Sequence[str]) -> list[str]:
     if inside := [other for other in others if other.endswith((f"/{name}", f".{name}"))]:
         return inside[:2]
     return words.near(name, others)
+
+
+def warn_of_others(
+    what: str,
+    names: Sequence[str],
+    why: str = "a name may be misspelt, or they are part of the program or of another model. Leave them out to avoid "
+    "this warning",
+) -> None:
+    """Warns of arrays that are not weights of the function, at the caller's caller's caller."""
+    if names:
+        text = f"{what}: {listed_names(names)}. They are not weights of the function: {why}"
+        warnings.warn(text, UserWarning, stacklevel=4)
 
 
 def listed_names(names: Sequence[str]) -> str:
