@@ -207,7 +207,7 @@ MISTAKES: list[tuple[str, Mistake, type[BaseException], str]] = [
     ("a path as weights", lambda m: jaxexp.export(jax.jit(lambda x: x), weights="w.safetensors"), TypeError,
      "pass the path to with_weights or bind"),
     ("data to bind", lambda m: jaxexp.export(jax.jit(lambda x: x + 1))(sized()).bind({"w": X}), ExportError,
-     "its first argument has the symbolic shape (batch, 3), and weights have constant ones. If it is no weight, export a"),
+     "its first argument has the symbolic shape (batch, 3), and weights have constant ones. If it is no weight, "),
     ("specs to bind", lambda m: m.bound.with_weights({"w": SPEC}), WeightsError, "a ShapeDtypeStruct, which"),
     ("bytes as weights", lambda m: m.bound.with_weights(b"w"), TypeError, "or the dict that safetensors.numpy.load"),
     ("a file as weights", lambda m: m.bound.with_weights(io.BytesIO()), TypeError, "not <class '_io.BytesIO'>"),
