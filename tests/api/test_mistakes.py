@@ -122,6 +122,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     two = jaxexp.export(jax.jit(lambda p, x: p["w"] * x + p["b"]))({"w": X, "b": X}, X)
     bound.save(place / "bound.jaxexp")
     (place / "moved").mkdir()
+    (place / "empty").mkdir()
     bound.save(place / "moved" / "bound.jaxexp")
     (place / "moved" / "bound.safetensors").unlink()
     (place / "f.mlir").write_text(f.mlir_module())
@@ -339,6 +340,11 @@ MISTAKES: list[tuple[str, Mistake, type[BaseException], str]] = [
     # weights
     ("a member of an archive", lambda m: m.bound.with_weights("fleet.zip::bert"), ExportError,
      "'fleet.zip::bert' is a member of an archive. Its weights are jaxexp.load('fleet.zip::bert').weights"),
+    ("a member to open", lambda m: jaxexp.Archive.open("fleet.zip::bert"), ExportError,
+     "'fleet.zip::bert' is a member: open it by Archive.open('fleet.zip')['bert']"),
+    ("into what", lambda m: jaxexp.migrate_many("new", ["f.jaxexp"]), TypeError, "into= takes a path"),
+    ("into a file", lambda m: jaxexp.migrate_many(["f.jaxexp"], "sized.jaxexp"), ExportError, "into= takes a folder"),
+    ("nothing inside", lambda m: jaxexp.verify_many(["empty"]), ExportError, "there is no artifact in 'empty'"),
     ("a member of code", lambda m: jaxexp.load("f.jaxexp", executables="fleet.zip::bert"), ExportError, "is a member"),
     ("counted in a jaxpr", lambda m: m.bound.make_jaxpr(X[:2]), ExportError, "args[0].shape[0] must have size 3"),
     ("counted in code", lambda m: m.bound.precompile((X[:2],), into="new.exe"), ExportError, "args[0].shape[0] must"),
@@ -347,7 +353,8 @@ MISTAKES: list[tuple[str, Mistake, type[BaseException], str]] = [
      "no weights yet: its first argument is a dict of arrays by name. bind makes it its weights"),
     ("of a program", lambda m: m.bound.unbound.weights_into({"w": X}), ExportError, "bind makes it its weights"),
     ("named in save", lambda m: m.bound.unbound.save("new", weights="w.safetensors"), TypeError, "bind makes it its"),
-    ("not passed", lambda m: m.bound.unbound.call(X), ExportError, "such as weights: jaxexp.load(path) finds those"),
+    ("not passed", lambda m: m.bound.unbound.call(X), ExportError, "such as weights: the method bind takes them"),
+    ("given again", lambda m: m.bound.call({"w": X}, X), ExportError, "has its weights, and takes only the other"),
     ("None", lambda m: m.bound.with_weights(None), WeightsError, "the weights do not fit: tensor 'w': expected an "
      "array of this name, found no such name among 0. Given was None; weights are arrays in a dict by name"),
     ("in a list", lambda m: m.bound.with_weights([X]), WeightsError, "Given was one list; weights are arrays in a"),

@@ -66,6 +66,10 @@ def test_weights(folder: Path, tmp_path: Path) -> None:
         (Session(unbound, plugin="cpu", weights=other), 7),
     ):
         close([found(X)], [apply(params(seed=seed), X)])
+    safetensors.numpy.save_file({"other": X}, folder / "wrong.safetensors")
+    for use in (session.with_weights, lambda file: Session(path, plugin="cpu", weights=file)):
+        with pytest.raises(WeightsError, match=r"wrong\.safetensors.*expected a tensor of this name, found none"):
+            use(folder / "wrong.safetensors")
     with pytest.raises(TypeError, match=r"weights= takes the path of a file \(Session\.with_weights takes arrays\)"):
         Session(path, plugin="cpu", weights={"w": X})  # type: ignore[arg-type]
     for wrong in (None, X, 3):

@@ -128,10 +128,6 @@ def given(paths: Sequence[str], folders: Folders, command: str) -> tuple[list[Pl
     from jaxexp._fleet.passes.many import places
 
     found = list(places(paths, command, folders))
-    if not found:
-        named = f" whose name matches {' or '.join(map(repr, folders.include))}" if folders.include else ""
-        said = f"there is no artifact in {', '.join(map(repr, paths))}{named}{folders.said()}"
-        raise click.ClickException(said)
     return found, sum(1 if isinstance(one, Unusable) or one.archive is None else len(one.archive) for one in found)
 
 

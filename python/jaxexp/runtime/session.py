@@ -164,8 +164,9 @@ class Session:
                 error names the file.
             PolicyError: the policy does not allow something in the artifact.
             SignatureError: a file has no signature by `signed_by`.
-            WeightsError: the artifact has weights, and is behind a URL; or `signed_by` is given, and a file of weights
-                is missing or was replaced.
+            WeightsError: the artifact has weights, and is behind a URL; a tensor in the file of `weights` is missing,
+                or has another dtype or shape; or `signed_by` is given, and a file of weights is missing or was
+                replaced.
             ExportError: both `policy` and `executables` are given; or `signed_by` is given, and the artifact is not in
                 a file on this machine.
             KeyError: the archive has no such member.
@@ -206,6 +207,8 @@ class Session:
                 )  # fmt: skip
         except RunError as error:
             raise error if not name else RunError(f"{name}: {error}", error.reason) from None
+        if own_weights:
+            function.weights()  # opens the file: what does not fit is said before the session is used
         self._opened: OpenedProgram | None = opened
         self._unused: OpenedProgram | None = opened if function.has_weights and not own_weights else None
         self._from, self._weights_from = name, repr(own_weights) if own_weights else ""
@@ -320,10 +323,10 @@ class Session:
         """The same function with other weights. Nothing is compiled again.
 
         Args:
-            weights: a file of tensors, or an index of several files. The first call opens it; if files must be signed,
-                it is opened now. Or a member of an archive, as in ``"fleet.zip::resnet/b8"`` or as a `Handle`; `check`
-                then repeats its cases. Or arrays by name, such as the `weights` of a session, or nested in dicts, lists
-                and tuples, with paths as names (``layers/0/w``). A `UserWarning` names arrays that are not used.
+            weights: a file of tensors, or an index of several files, which is opened now. Or a member of an archive, as
+                in ``"fleet.zip::resnet/b8"`` or as a `Handle`; `check` then repeats its cases. Or arrays by name, such
+                as the `weights` of a session, or nested in dicts, lists and tuples, with paths as names
+                (``layers/0/w``). A `UserWarning` names arrays that are not used.
             rename: as in `jaxexp.Exported.with_weights`. Renamed weights, members and arrays are copied now, through a
                 temporary file.
 
@@ -331,8 +334,7 @@ class Session:
             RunError: the function takes no weights, a value in place of an array is not an array, or the member has a
                 program with other operations.
             SignatureError: the session has `signed_by`, and a file or an archive is not signed.
-            WeightsError: a weight is missing or has another dtype or shape, or the member has no weights. For a file,
-                this is raised when it is opened.
+            WeightsError: a weight is missing or has another dtype or shape, or the member has no weights.
             ExportError: `rename` maps a name that no weight has; or `weights` is a member, and the archive was opened
                 without the `signed_by` or `stable` of the session.
             KeyError: the archive has no such member.
@@ -352,7 +354,9 @@ class Session:
         handle = _member(weights, self._trust, is_signed=self._check_file is not None)
         if handle is None and rename is None and isinstance(weights, (str, os.PathLike)):
             file = checked.file("weights", weights)
-            return self._with(self._function.with_weights(file, self._check_file), self._order, repr(file))
+            made = self._with(self._function.with_weights(file, self._check_file), self._order, repr(file))
+            made._function.weights()  # opens the file: what does not fit is said before the session is used
+            return made
         args, _ = tree_of(self._program.trees(0)[0], "in_tree").children
         if not args.children or (names := args.children[0].keys) is None:
             raise self._refused("takes no weights: its first argument is not a dict of arrays")

@@ -47,7 +47,7 @@ def test_a_pytree() -> None:
 def test_a_call_that_leaves_out_the_weights(program: jaxexp.Exported, tmp_path: Path) -> None:
     program.bind(params(LAYERS)).save(tmp_path / "x.jaxexp")
     read = jaxexp.deserialize((tmp_path / "x.jaxexp").read_bytes())
-    said = r"The first argument is a dict of arrays, such as weights: jaxexp\.load\(path\) finds those"
+    said = r"The first argument is a dict of arrays, such as weights: the method bind takes them from you; jaxexp\.load"
     with pytest.raises(ExportError, match=said):
         read.call(X)
     for call in (lambda: read.call(X, X, X), jaxexp.load(tmp_path / "x.jaxexp").call):

@@ -182,6 +182,15 @@ def test_why_an_array_is_not_found() -> None:
         assert weights_of(lambda x: x @ given["used"] + jnp.sum(large.reshape(-1)), given) == ["used"]
 
 
+def test_a_small_copy_of_an_unused_leaf_warns() -> None:
+    used, bias, zeros = jnp.eye(SIZE), jnp.arange(SIZE, dtype=jnp.float32), jnp.zeros(SIZE)
+    function = lambda x: x @ used + bias + zeros  # noqa: E731
+    with pytest.warns(UserWarning, match=r"stay in its module: one \(float32\[32\], 128 bytes: it is a copy of 'b'"):
+        assert weights_of(function, {"w": used, "b": bias + 0}) == ["w"]
+    for given in ({"w": used, "b": bias}, {"w": used, "b": bias, "tied": bias}, {"w": used, "b": bias, "c": used + 1}):
+        assert set(weights_of(function, given)) == {"w", "b"}
+
+
 def test_no_large_array_is_no_error() -> None:
     for function in (jnp.sin, closed({"layers": [], "head": jnp.ones((SIZE, 8))})):
         exported = jaxexp.export(jax.jit(function), weights=True)(X)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, ExportTypeError
 from jaxexp._kernel.artifact.words import bytes_in_words, check_flags, counted, cut, derivatives, is_text, lowered_for
-from jaxexp._kernel.io.files import named_in_errors
+from jaxexp._kernel.io.files import is_zip, named_in_errors
 from jaxexp._kernel.io.sources import open_source
 from jaxexp._public import PublicNames, no_attribute, public, public_dir
 
@@ -288,7 +288,7 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
         Raises:
             DeserializationError: it is not an archive, or its index is damaged.
             SignatureError: as in `load`.
-            ExportError: `signed_by` is given, and `source` is not a file on this machine.
+            ExportError: `signed_by` is given, and `source` is not a file on this machine; or it is a member.
             OSError: it cannot be opened.
             ImportError: `source` is a URL, and fsspec or its package for this kind of URL is not installed; or
                 `signed_by` is given, and ``model-signing`` is not installed.
@@ -299,6 +299,10 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
             from .opened import opened_signed
 
             return Archive(opened_signed(source, signed_by))
+        if isinstance(source, (str, os.PathLike)):
+            archive, mark, member = os.fsdecode(source).partition("::")
+            if mark and is_zip(archive):
+                raise ExportError(f"{source!r} is a member: open it by Archive.open({archive!r})[{member!r}]")
         again = functools.partial(Archive.open, stable=True) if stable else Archive.open
         return Archive(OpenArchive(open_source(source, storage_options), again, stable=stable))
 

@@ -114,7 +114,11 @@ class OpenArchive:
 
     def missing(self, name: object, names: Sequence[str] | None, said: str) -> KeyError:
         """The error for a name that no member has, or none of these. `said` is what the message calls the archive."""
-        return KeyError(f"{name!r} is not in {said}{meant(name, self.names_around(name) if names is None else names)}")
+        known = meant(name, self.names_around(name) if names is None else names)
+        with contextlib.suppress(OSError, ValueError):  # behind a URL, or gone
+            if os.path.getsize(self.source.name) != self.source.size:
+                known += " (the file has changed since it was opened: open it again to see what was added)"
+        return KeyError(f"{name!r} is not in {said}{known}")
 
     def names_around(self, name: object) -> list[str]:
         """The names that messages compare with one that no member has: of many, those in the same folder."""

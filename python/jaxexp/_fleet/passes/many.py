@@ -94,19 +94,26 @@ def places(given: Iterable[GivenToMany], function: str, folders: Folders | None 
 
     Raises:
         TypeError: a single artifact is given; or, while the iterator is used, one that other processes could not find.
+        ExportError: while the iterator is used: something is given, and there is no artifact in it.
     """
     if isinstance(given, (str, bytes, bytearray, memoryview, os.PathLike, Archive, Handle)):
         raise ExportTypeError(
             f"{function} takes many artifacts, in a list or another iterable, not {type(given)}: give it [...] for one"
         )
-    every = itertools.chain.from_iterable(_of(one, folders or Folders(), function) for one in list(given))
-    return itertools.starmap(_numbered, enumerate(every))
+    return _of_all(list(given), folders or Folders(), function)
 
 
-def _numbered(order: int, found: Place | Unusable) -> Place | Unusable:
-    if isinstance(found, Unusable):
-        return Unusable(found.name, found.error, Place(found.name, order, ""))
-    return dataclasses.replace(found, order=order)
+def _of_all(given: list[GivenToMany], folders: Folders, function: str) -> Iterator[Place | Unusable]:
+    every = itertools.chain.from_iterable(_of(one, folders, function) for one in given)
+    order = -1
+    for order, found in enumerate(every):
+        if isinstance(found, Unusable):
+            yield Unusable(found.name, found.error, Place(found.name, order, ""))
+        else:
+            yield dataclasses.replace(found, order=order)
+    if given and order < 0:
+        named = f" whose name matches {' or '.join(map(repr, folders.include))}" if folders.include else ""
+        raise ExportError(f"there is no artifact in {', '.join(map(repr, given))}{named}{folders.said()}")
 
 
 def _of(given: GivenToMany, folders: Folders, function: str) -> Iterator[Place | Unusable]:
@@ -629,7 +636,7 @@ def verify_many(
     Raises:
         JournalError: the journal is damaged, or belongs to another pass.
         ExportError: the workers cannot run jaxexp, or run another release than this process; no result came within
-            `timeout`; another process uses the journal; or `timeout` is negative.
+            `timeout`; another process uses the journal; `timeout` is negative; or nothing given has an artifact.
         OSError: the journal cannot be written.
         TypeError: other processes cannot find an artifact, such as a buffer; or `policy` is not a Policy.
 

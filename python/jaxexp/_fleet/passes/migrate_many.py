@@ -101,7 +101,8 @@ def migrate_many(
         The errors of the artifacts that were not migrated, by name.
 
     Raises:
-        ExportError: `to` does not name a release, or `locations` is not one of its choices; or as in `verify_many`.
+        ExportError: `into` is a file, `to` does not name a release, or `locations` is not one of its choices; or as in
+            `verify_many`.
         OSError: the folder cannot be made.
         Exception: as in `verify_many`.
 
@@ -111,7 +112,10 @@ def migrate_many(
     from jaxexp._api.load import check_policy
 
     check_policy(policy)
-    given = places(artifacts, "migrate_many", Folders(without=os.fsdecode(into)))
+    folder = files.path_of(into, "into=")
+    if not os.path.isdir(folder) and (os.path.exists(folder) or folder.endswith((".jaxexp", ".zip"))):
+        raise ExportError(f"into= takes a folder for the new artifacts, and {folder!r} is a file, or the name of one")
+    given = places(artifacts, "migrate_many", Folders(without=folder))
     means = Means(executor, journal=journal, timeout=timeout)
     found = migrated(given, into, to, means, policy, locations)
     return {name: one for _, name, one in found if isinstance(one, Exception)}

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from jaxexp._errors import ExportError
 from jaxexp._kernel.codec import treedefs
 from jaxexp._kernel.function import data
 from jaxexp._kernel.function.data import E, ExportedData, Written
@@ -56,13 +57,25 @@ def apart(
     return given.program, True, (given.specs() if as_specs else given.arrays(), *args)
 
 
+_HAS_WEIGHTS = (
+    "  This function has its weights, and takes only the other arguments: with_weights gives it others, and jax.grad "
+    "takes the function itself for gradients of its weights"
+)
+
+
 def flattened(
     program: ExportedData, is_apart: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Sequence[Any], Any]:
     """The leaves of a call's arguments in the order of the signature, and the structure of its results."""
     if not is_apart:
         return trees.leaves_and_out_tree(program, args, kwargs)
-    leaves, out_tree = trees.leaves_and_out_tree(without(program), args[1:], kwargs)
+    rest = without(program)
+    try:
+        leaves, out_tree = trees.leaves_and_out_tree(rest, args[1:], kwargs)
+    except ExportError as error:
+        if jax.tree_util.tree_structure((args[2:], kwargs)) == rest.in_tree:
+            raise ExportError(f"{error}\n{_HAS_WEIGHTS}") from None
+        raise
     return [*args[0], *leaves], out_tree
 
 

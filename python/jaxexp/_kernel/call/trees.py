@@ -312,8 +312,8 @@ _OF_VJP = (
     "A VJP takes the arrays of all arguments one by one, those of weights first, and then a cotangent for each result"
 )
 _WITHOUT_WEIGHTS = (
-    "  The first argument is a dict of arrays, such as weights: jaxexp.load(path) finds those beside the artifact, and "
-    "the method bind takes them from you"
+    "  The first argument is a dict of arrays, such as weights: the method bind takes them from you; jaxexp.load(path) "
+    "finds those beside the artifact, and ArchiveWriter.add_file packs them with it"
 )
 
 

@@ -13,7 +13,7 @@ import math
 import operator
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import jax
@@ -69,18 +69,23 @@ class Named:
         names = found.get(_secure_digest(constant), []) if found else []
         return names[0] if len(names) == 1 else None
 
-    def like(self, array: Any) -> str | None:
-        """The leaf that an array is a view or a copy of, for a message; None if there is none. Leaves of its size are
-        read.
+    def all_names(self, of: Collection[str] | None = None) -> set[str]:
+        """The names of all leaves, or of some, with their further places."""
+        names = set(self._leaves) - set(self.other_names) if of is None else set(of)
+        return names | {other for other, name in self.other_names.items() if name in names}
+
+    def like(self, array: Any, without: Collection[str] = ()) -> str | None:
+        """The leaf that an array is a view or a copy of, for a message; None if there is none, or it is one of
+        `without`. Leaves of its size are read.
         """
         for name, leaf in self._leaves.items():
             if isinstance(array, np.ndarray) and isinstance(leaf, np.ndarray) and np.may_share_memory(array, leaf):
-                return f"another view of {name!r}, {type_of(leaf)}"
+                return None if name in without else f"another view of {name!r}, {type_of(leaf)}"
         if size := size_of(array):
             if size not in self._by_digest:
                 leaves = ((n, leaf) for n, leaf in self._leaves.items() if isinstance(leaf.dtype, np.dtype))
                 self._by_digest[size] = {digest(leaf): n for n, leaf in leaves if size_of(leaf) == size}
-            if (found := self._by_digest[size].get(digest(array))) is not None:
+            if (found := self._by_digest[size].get(digest(array))) is not None and found not in without:
                 return f"a copy of {found!r}, {type_of(self._leaves[found])}"
         return None
 
@@ -162,6 +167,10 @@ class Taking:
         if not weights:
             _warn(traced.fun_name, stay.values(), [])
             return traced
+        if isinstance(self._chosen, Named) and (used := self._chosen.all_names(weights)) != self._chosen.all_names():
+            # A leaf that the function does not use may be one that it uses a copy of.
+            alike = {key: value for key, value in others.items() if value.ndim and self._chosen.like(value, used)}
+            stay.update((key, _staying(value, None, self._chosen)) for key, value in alike.items())
         weights = dict(sorted(weights.items()))  # as JAX flattens a dict
         order = {name: position for position, name in enumerate(weights)}
         positions = {key: order[name] for key, name in names.items()}
