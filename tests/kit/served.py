@@ -121,20 +121,28 @@ def raw(answer: Callable[[socket.socket, bytes], object]) -> Iterator[Any]:
         yield server
 
 
+def asked(head: bytes) -> tuple[int, int] | None:
+    """The range that a request is for."""
+    found = re.search(rb"Range: bytes=(\d+)-(\d+)", head)
+    return None if found is None or head.startswith(b"HEAD") else (int(found[1]), int(found[2]) + 1)
+
+
+def part(start: int, end: int, total: object, body: bytes, more: str = "") -> bytes:
+    """The answer to a request for a range."""
+    said = f"HTTP/1.1 206 Partial\r\nContent-Length: {len(body)}\r\nContent-Range: bytes {start}-{end - 1}/{total}\r\n"
+    return said.encode() + more.encode() + b"\r\n" + body
+
+
 def ranges_of(data: bytes) -> Callable[[socket.socket, bytes], object]:
     """Answers for `raw` as of an honest server."""
 
     def answer(connection: socket.socket, head: bytes) -> None:
-        asked = re.search(rb"Range: bytes=(\d+)-(\d+)", head)
-        if head.startswith(b"HEAD") or asked is None:
-            head_only = head.startswith(b"HEAD")
-            connection.sendall(
-                b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(data) + (b"" if head_only else data)
-            )
-            return
-        start, end = int(asked[1]), min(int(asked[2]) + 1, len(data))
-        said = b"Content-Length: %d\r\nContent-Range: bytes %d-%d/%d" % (end - start, start, end - 1, len(data))
-        connection.sendall(b"HTTP/1.1 206 Partial\r\n" + said + b"\r\n\r\n" + data[start:end])
+        if (place := asked(head)) is None:
+            whole = b"" if head.startswith(b"HEAD") else data
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(data) + whole)
+        else:
+            start, end = place[0], min(place[1], len(data))
+            connection.sendall(part(start, end, len(data), data[start:end]))
 
     return answer
 

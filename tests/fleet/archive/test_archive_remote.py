@@ -25,7 +25,7 @@ from jaxexp.errors import DeserializationError
 from kit.archive_files import make
 from kit.archives import blob, exported, plain
 from kit.each import each
-from kit.served import raw, serving
+from kit.served import asked, part, raw, serving
 from kit.weighted import X, bound, params
 
 pytest.importorskip("aiohttp")
@@ -173,15 +173,11 @@ def answers_with(size: int, body_of: Callable[[int, int], bytes], sent: list[int
     """A server of a file of this size, with so many bytes in each range as it is asked for."""
 
     def answer(connection: Any, head: bytes) -> None:
-        asked = re.search(rb"Range: bytes=(\d+)-(\d+)", head)
-        if head.startswith(b"HEAD") or asked is None:
+        if (place := asked(head)) is None:
             connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size)
-            return
-        start, end = int(asked[1]), int(asked[2]) + 1
-        body = body_of(start, end)
-        sent.append(len(body))
-        said = f"Content-Length: {len(body)}\r\nContent-Range: bytes {start}-{end - 1}/{size}\r\n\r\n"
-        connection.sendall(b"HTTP/1.1 206 Partial\r\n" + said.encode() + body)
+        else:
+            sent.append(len(body := body_of(*place)))
+            connection.sendall(part(*place, size, body))
 
     return answer
 

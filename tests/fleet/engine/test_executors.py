@@ -73,20 +73,16 @@ def expected(folder) -> dict[str, str]:
     return bulk.said(jaxexp.verify_many([folder]))
 
 
-def same_on(executor: Executor, folder: Path, expected: dict[str, str]) -> None:
-    assert bulk.said(jaxexp.verify_many([folder], executor=executor)) == expected
-    archive = Archive.open(folder / "fleet.zip")
-    for part in (archive, archive.glob("inner/*")):
-        assert part.verify(executor=executor) == {}
-    found = dict(jaxexp.compatibility_many([folder / "fleet.zip", folder / "damaged.jaxexp"], executor=executor))
-    assert found[f"{folder / 'fleet.zip'}::other"] == jaxexp.compatibility(blob("tpu"))
-    assert isinstance(found[str(folder / "damaged.jaxexp")], jaxexp.errors.DeserializationError)
-
-
 def test_the_same_on_threads(folder, expected) -> None:
     assert list(expected) == [str(folder / "damaged.jaxexp")]
+    archive, damaged = Archive.open(folder / "fleet.zip"), folder / "damaged.jaxexp"
     with ThreadPoolExecutor(3) as executor:
-        same_on(executor, folder, expected)
+        assert bulk.said(jaxexp.verify_many([folder], executor=executor)) == expected
+        for part in (archive, archive.glob("inner/*")):
+            assert part.verify(executor=executor) == {}
+        found = dict(jaxexp.compatibility_many([folder / "fleet.zip", damaged], executor=executor))
+    assert found[f"{folder / 'fleet.zip'}::other"] == jaxexp.compatibility(blob("tpu"))
+    assert isinstance(found[str(damaged)], jaxexp.errors.DeserializationError)
 
 
 @pytest.mark.processes(reason="one worker dies, and another one begins")

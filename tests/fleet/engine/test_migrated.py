@@ -8,25 +8,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import pytest
 
 import jaxexp
-from jaxexp._errors import WorkerError
-from jaxexp._fleet.passes import many
-from kit import bulk
 from kit.archive_files import make
 from kit.archives import blob
 from kit.each import each
 
 
-def of_today() -> bytes:
-    """A function that old releases cannot read."""
-    spec = jax.ShapeDtypeStruct((2,), jnp.float8_e8m0fnu)
-    return bytes(jaxexp.export(jax.jit(lambda x: x))(spec).serialize())
-
-
 def test_what_a_reader_cannot_read_is_the_outcome_of_one_artifact(tmp_path: Path) -> None:
-    fleet = make(tmp_path / "fleet.zip", {"a": blob(), "b": of_today(), "c": blob()})
+    of_today = jaxexp.export(jax.jit(lambda x: x))(jax.ShapeDtypeStruct((2,), jnp.float8_e8m0fnu))
+    fleet = make(tmp_path / "fleet.zip", {"a": blob(), "b": of_today, "c": blob()})
     for _ in range(2):  # from a worker, and from the journal
         with concurrent.futures.ThreadPoolExecutor(1) as executor:
             how: Any = {"executor": executor, "journal": tmp_path / "journal"}
@@ -105,15 +96,3 @@ def test_the_journal_of_another_place_does_not_count(tmp_path: Path) -> None:
     assert jaxexp.migrate_many([fleet], tmp_path / "new", journal=journal) == {}
     assert jaxexp.migrate_many([fleet, tmp_path / "other.jaxexp"], tmp_path / "new", journal=journal) == {}
     assert written(tmp_path / "new") == ["a.jaxexp", "fl.zip/a.jaxexp", "other.jaxexp"]
-
-
-@pytest.mark.timeout(60)
-@each("way", ["refuses", "cancels", "raises"])
-def test_executors_that_die_while_they_migrate(way: str, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(many, "_SHARE_BYTES", 1)
-    fleet, new, journal = archive_of(tmp_path / "fl.zip", "a", "b"), tmp_path / "new", tmp_path / "journal"
-    given = [f"{fleet}::a", f"{fleet}::b"]
-    with pytest.raises(WorkerError):
-        jaxexp.migrate_many(given, new, executor=bulk.Dying(way, after=1), journal=journal)
-    assert jaxexp.migrate_many(given, new, journal=journal) == {}
-    assert written(new) == ["fl.zip/a.jaxexp", "fl.zip/b.jaxexp"]

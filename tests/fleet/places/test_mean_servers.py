@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import re
 import socket
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +16,7 @@ from jaxexp import Archive
 from kit.archive_files import make
 from kit.archives import blob
 from kit.each import each
-from kit.served import ranges_of, raw, to
+from kit.served import asked, part, ranges_of, raw, to
 from kit.weighted import bound
 
 pytest.importorskip("aiohttp")
@@ -51,11 +50,6 @@ class Counting:
         self.sent += len(data)
 
 
-def asked(head: bytes) -> tuple[int, int] | None:
-    found = re.search(rb"Range: bytes=(\d+)-(\d+)", head)
-    return None if found is None or head.startswith(b"HEAD") else (int(found[1]), int(found[2]) + 1)
-
-
 def answering(whole: bytes, change: Callable[[Any, int, int], object]) -> Answer:
     """Tells the size honestly, with the first byte, and answers requests for other ranges in its own way."""
 
@@ -64,11 +58,6 @@ def answering(whole: bytes, change: Callable[[Any, int, int], object]) -> Answer
         ranges_of(whole)(connection, head) if place in (None, (0, 1)) else change(connection, *place)
 
     return answer
-
-
-def part(start: int, end: int, total: object, body: bytes, more: str = "") -> bytes:
-    said = f"HTTP/1.1 206 Partial\r\nContent-Length: {len(body)}\r\nContent-Range: bytes {start}-{end - 1}/{total}\r\n"
-    return said.encode() + more.encode() + b"\r\n" + body
 
 
 def endless(beginning: bytes) -> Callable[[Any, int, int], None]:
