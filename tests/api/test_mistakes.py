@@ -121,10 +121,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     bound = jaxexp.export(jax.jit(lambda p, x: p["w"] * x))({"w": X}, X).bind({"w": X})
     two = jaxexp.export(jax.jit(lambda p, x: p["w"] * x + p["b"]))({"w": X, "b": X}, X)
     bound.save(place / "bound.jaxexp")
-    (place / "moved").mkdir()
     (place / "empty").mkdir()
-    bound.save(place / "moved" / "bound.jaxexp")
-    (place / "moved" / "bound.safetensors").unlink()
     (place / "f.mlir").write_text(f.mlir_module())
     (place / "f.txt").write_text("text")
     (place / "f.mlirbc").write_bytes(f.mlir_module_serialized)
@@ -181,12 +178,6 @@ MISTAKES: list[tuple[str, Mistake, type[BaseException], str]] = [
     ("a path added", lambda m: adding("x", "f.jaxexp"), TypeError, "add_file(name, path) adds a file"),
     ("a text file", lambda m: jaxexp.Archive.open(io.StringIO("x")), TypeError, "as from open(path, 'rb')"),
     # files
-    ("weights left behind", lambda m: jaxexp.load("moved/bound.jaxexp").call(X), WeightsError,
-     "none of this name: copy it beside 'bound.jaxexp', too"),
-    ("verified", lambda m: jaxexp.verify("moved/bound.jaxexp"), WeightsError, "copy it beside 'bound.jaxexp'"),
-    ("executables", lambda m: jaxexp.load("f.jaxexp", executables="f.jaxexp"), ExecutablesError,
-     "found an artifact: its compiled code is in a file of its own"),
-    ("precompiled", lambda m: m.f.precompile(into="f.jaxexp"), ExecutablesError, "found an artifact: its comp"),
     ("a descriptor", lambda m: m.f.save(0), TypeError, "os.PathLike"),
     ("compacted", lambda m: jaxexp.Archive.compact(0), TypeError, "os.PathLike"),
     # arguments
@@ -234,8 +225,6 @@ MISTAKES: list[tuple[str, Mistake, type[BaseException], str]] = [
     ("recorded bytes", lambda m: jaxexp.record(b"a\0", []), ExportError, "the path of a file, not its content"),
     ("one case in no list", lambda m: m.f.save("new", cases=(X,)), TypeError, "cases= takes a list of cases, so a sin"),
     ("a dict in no list", lambda m: m.f.save("new", cases=({"w": X}, X)), ExportError, "is cases=[(x, y)]"),
-    ("a weight to bind", lambda m: m.two.bind({"w": X}), WeightsError, "'b': expected an array of this name"),
-    ("a name of a weight", lambda m: m.bound.weights["W"], KeyError, "'W' is not a weight of the function"),
     ("an archive of many", lambda m: jaxexp.load_many(["fleet.zip"]), DeserializationError,
      "jaxexp.Archive.open opens an archive of artifacts"),
     ("an archive added", lambda m: adding_file("fleet.zip"), DeserializationError, "jaxexp.Archive.open opens"),
@@ -298,7 +287,6 @@ MISTAKES: list[tuple[str, Mistake, type[BaseException], str]] = [
     ("of another size", lambda m: jaxexp.load("sized.jaxexp").specialize(jax.ShapeDtypeStruct((-1, 3), np.float32)),
      ExportError, "args[0].shape[0] is -1"),
     ("a tracer of jit", lambda m: export_inside(jax.jit), ExportError, "a tracer for float32[3,3]: JAX is tracing"),
-    ("a tracer of grad", lambda m: export_inside(jax.grad), ExportError, "a tracer for float32[3,3]: JAX is tracing"),
     ("a tracer of vmap", lambda m: export_inside(jax.vmap), ExportError, "a tracer for float32[3]: JAX is tracing"),
     ("a tracer as a case", lambda m: record_inside(m.f, is_traced=True), ExportError, "found a tracer of JAX"),
     ("a class defined again", lambda m: defined_twice(), ExportError, "the class was defined again"),
@@ -353,7 +341,6 @@ MISTAKES: list[tuple[str, Mistake, type[BaseException], str]] = [
      "no weights yet: its first argument is a dict of arrays by name. bind makes it its weights"),
     ("of a program", lambda m: m.bound.unbound.weights_into({"w": X}), ExportError, "bind makes it its weights"),
     ("named in save", lambda m: m.bound.unbound.save("new", weights="w.safetensors"), TypeError, "bind makes it its"),
-    ("not passed", lambda m: m.bound.unbound.call(X), ExportError, "such as weights: the method bind takes them"),
     ("given again", lambda m: m.bound.call({"w": X}, X), ExportError, "has its weights, and takes only the other"),
     ("None", lambda m: m.bound.with_weights(None), WeightsError, "the weights do not fit: tensor 'w': expected an "
      "array of this name, found no such name among 0. Given was None; weights are arrays in a dict by name"),
@@ -361,13 +348,9 @@ MISTAKES: list[tuple[str, Mistake, type[BaseException], str]] = [
     ("an array", lambda m: m.bound.unbound.bind(X), WeightsError, "Given was an array; weights are arrays in a dict"),
     ("numbers in a list", lambda m: m.bound.with_weights({"w": [1.0]}), WeightsError, "Given was one list under 'w'; "),
     ("None for one", lambda m: m.bound.with_weights({"w": None}), WeightsError, "Given was None under 'w'; weights"),
-    ("another name", lambda m: m.bound.with_weights({"W": X}), WeightsError,
-     "no such name among 1, of which 'W' is not used. If the weights have other names there, pass rename="),
     ("far from it", lambda m: m.bound.with_weights({"scale": X, "bias": X}), WeightsError, "'bias' and 'scale' are"),
     ("of one array", lambda m: m.two_arrays.bind({"a": X}), WeightsError,
      "'a' is not used. The weight is one array: pass it, or {'weights': array}"),
-    ("no place", lambda m: m.bound.weights_into({"b": X}), WeightsError,
-     "the weights do not fit: tensor 'w': expected a leaf at this path of the model, found no such name among 1"),
     ("saved in jit", lambda m: jax.jit(lambda f: f.save("new"))(m.bound), TypeError,
      "the weight 'w' cannot be written: found a tracer of JAX for float32[3]"),
     ("added in jit", lambda m: jax.jit(lambda f: adding("x", f))(m.bound), TypeError, "'w' cannot be written: found a"),
@@ -385,8 +368,6 @@ MISTAKES: list[tuple[str, Mistake, type[BaseException], str]] = [
      "the 1 argument in in_avals, all below 1, found 1. Where arguments are added or removed, replace in_tree"),
     ("a name that is none", lambda m: renamed(m.f).serialize(), TypeError, "fun_name: the value has to be a string"),
     # platforms and policies
-    ("a platform", lambda m: jaxexp.Policy(platforms=["cpus"]), ExportError,
-     "did you mean 'cpu'? JAX's own are cpu, cuda, rocm, tpu"),
     ("gpu", lambda m: jaxexp.from_stablehlo(m.f.mlir_module_serialized, platforms=["gpu"]), RuntimeError,
      "'cuda' for GPUs of NVIDIA, or 'rocm' for GPUs of AMD"),
 ]  # fmt: skip
@@ -506,14 +487,6 @@ def test_platforms_that_nobody_knows_are_logged(made: SimpleNamespace, caplog: p
     assert "cpu" in record.getMessage().rpartition("(")[2]
 
 
-def test_a_default_for_a_name_that_is_none(made: SimpleNamespace) -> None:
-    archive = jaxexp.Archive.open(made.place / "fleet.zip")
-    assert archive.get("brt") is archive.glob("r*").get("bert") is None
-    assert archive.get("brt", 3) == 3
-    handle = archive.get("bert")
-    assert handle is not None and handle.name == "bert"
-
-
 def test_dtypes_of_drawn_arrays_may_be_classes() -> None:
     for dtype in (np.float32, np.dtype("float32"), jax.numpy.float32, "float32"):
         assert jaxexp.Drawn((2,), dtype).dtype == "float32"
@@ -524,8 +497,6 @@ def test_weights_that_are_bound_first_have_no_others(made: SimpleNamespace) -> N
     with pytest.raises(WeightsError) as error:
         made.two.bind({"w": X})
     assert "loaded.weights" not in str(error.value)
-    with pytest.raises(WeightsError, match=r"pass \{\*\*loaded\.weights"):
-        made.two.bind({"w": X, "b": X}).with_weights({"w": X})
 
 
 def test_trees_of_functions_may_have_anything_in_place_of_weights(made: SimpleNamespace) -> None:

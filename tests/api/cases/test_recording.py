@@ -19,7 +19,6 @@ import jaxexp
 from jaxexp import CheckReport, Drawn, Tolerance, _native
 from jaxexp._api.cases import culprit, recording
 from jaxexp._api.cases.calling import Chain
-from jaxexp._cli import start
 from jaxexp._readback.traced import RETURN
 from jaxexp._view import graph
 from jaxexp.errors import BusyError, DeserializationError, ExportError, WeightsError
@@ -270,43 +269,14 @@ def test_large_arrays_are_beside(tmp_path: Path) -> None:
     assert jaxexp.check(file).verdict == "equal"
 
 
-def test_archives_take_files_along(tmp_path: Path) -> None:
-    folder = tmp_path / "models"
-    folder.mkdir()
-    model, _ = bound()
-    model.save(folder / "m.jaxexp", cases=[(X,)])
-    key = jax.random.key(1)
-    exported = jaxexp.export(jax.jit(lambda x, k: (x.astype(jnp.int4), k)))(
-        jax.ShapeDtypeStruct((20_000,), np.float32), jax.random.split(key, 9_000)
-    )
-    exported.save(folder / "f.jaxexp", cases=[(np.ones(20_000, np.float32), jax.random.split(key, 9_000))])
-    beside = {path.name: path.read_bytes() for path in folder.iterdir()}
-    assert sorted(beside) == ["f.cases.safetensors", "f.jaxexp", "m.jaxexp", "m.safetensors"]
-    archive = tmp_path / "a.zip"
-    assert start.main(["pack", str(archive), str(folder)]) == 0
-    jaxexp.Archive.compact(archive)
-    with jaxexp.Archive.open(archive) as opened:
-        assert opened.verify() == {}
-    for name in ("m", "f"):
-        assert jaxexp.check(f"{archive}::{name}").verdict == "equal", name
-    assert start.main(["unpack", str(archive), "-d", str(tmp_path / "again")]) == 0
-    assert {path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()} == beside
-    assert jaxexp.verify_many([tmp_path / "again"]) == {}
-
-
-def test_damage_beside_and_in_an_archive_is_found(tmp_path: Path) -> None:
-    x, path = np.random.default_rng(0).standard_normal((200, 200), np.float32), tmp_path / "f.zip"
-    jaxexp.export(jax.jit(jnp.sin))(x).save(tmp_path / "f.jaxexp", cases=[(x,)])
-    assert jaxexp.inspect(tmp_path / "f.jaxexp").cases[0].file == "f.cases.safetensors"
-    make(path, {"f": tmp_path / "f.jaxexp", "g": jaxexp.export(jax.jit(jnp.cos))(x)})
-    assert jaxexp.verify_many([path, tmp_path / "f.jaxexp"]) == {}
-    for damaged in (path, tmp_path / "f.cases.safetensors"):
-        flip(damaged, x.tobytes()[1000:1040])
-    assert list(jaxexp.Archive.open(path).verify()) == ["f"]
-    assert list(jaxexp.verify_many([path, tmp_path / "f.jaxexp"])) == [f"{path}::f", str(tmp_path / "f.jaxexp")]
-    for name in (f"{path}::f", tmp_path / "f.jaxexp"):
-        with pytest.raises(WeightsError, match="found the digest"):
-            jaxexp.load(name, verify=True)
+def test_packed_and_key_arrays_are_beside(tmp_path: Path) -> None:
+    x, keys = np.ones(20_000, np.float32), jax.random.split(jax.random.key(1), 9_000)
+    exported = jaxexp.export(jax.jit(lambda x, k: (x.astype(jnp.int4), k)))(x, keys)
+    exported.save(tmp_path / "f.jaxexp", cases=[(x, keys)])
+    (case,) = jaxexp.inspect(tmp_path / "f.jaxexp").cases
+    assert case.file == "f.cases.safetensors"
+    for place in (tmp_path / "f.jaxexp", f"{make(tmp_path / 'a.zip', {'f': tmp_path / 'f.jaxexp'})}::f"):
+        assert jaxexp.check(place).verdict == "equal"
 
 
 def test_digests_are_compared_unless_results_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
