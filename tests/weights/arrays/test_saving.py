@@ -34,19 +34,14 @@ from kit.each import each
 from kit.tensor_files import array_of, write
 
 
-def weights_of(value: float) -> Weights:
-    array = np.full(16, value, np.float32)
-    return Weights({"w": jax.typeof(array)}, {"w": array})
-
-
-def two_weights(value: float = 0) -> Weights:
-    arrays = {name: np.full(16, value, np.float32) for name in "ab"}
+def weights_of(value: float = 0, names: str = "ab") -> Weights:
+    arrays = {name: np.full(16, value, np.float32) for name in names}
     return Weights({name: jax.typeof(array) for name, array in arrays.items()}, arrays)
 
 
 def save(folder: Path, value: float, **options: int) -> Table:
     tables: list[Table] = []
-    saving.save(folder / "x", "x.safetensors", weights_of(value).sources(), tables.append, **options)
+    saving.save(folder / "x", "x.safetensors", weights_of(value, "w").sources(), tables.append, **options)
     return tables[0]
 
 
@@ -85,26 +80,22 @@ def test_files_of_others_are_not_replaced(tmp_path: Path, name: str, make: Calla
     options = {} if name == "x.safetensors" else {"max_file_size": 16}
     said = rf"expected '.*{re.escape(name)}' to be missing, or a file that jaxexp wrote"
     with pytest.raises(ExportError, match=said):
-        saving.save(tmp_path / "x", "x.safetensors", two_weights().sources(), lambda table: None, **options)
+        saving.save(tmp_path / "x", "x.safetensors", weights_of().sources(), lambda table: None, **options)
     assert [(path.name, path.stat().st_ino, path.stat().st_mtime_ns) for path in tmp_path.iterdir()] == before
 
 
-def test_an_empty_file_is_replaced(tmp_path: Path) -> None:
+def test_what_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Empty files, those of jaxexp, and indices; also where a file system has no links."""
     (tmp_path / "x.safetensors").touch()
     assert value(tmp_path, save(tmp_path, 1)) == 1
-
-
-def test_an_index_of_jaxexp_is_replaced(tmp_path: Path) -> None:
-    for weights in (two_weights(0), two_weights(1)):
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "link", Mock(side_effect=OSError("not supported")))
+        assert value(tmp_path, save(tmp_path, 2)) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["x.safetensors"]
+    (tmp_path / "x.safetensors").unlink()
+    for weights in (weights_of(0), weights_of(1)):
         saving.save(tmp_path / "x", "x.safetensors", weights.sources(), lambda table: None, max_file_size=16)
     assert len(list(tmp_path.iterdir())) == 3
-
-
-def test_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save(tmp_path, 1)
-    monkeypatch.setattr(os, "link", Mock(side_effect=OSError("not supported")))
-    assert value(tmp_path, save(tmp_path, 2)) == 2
-    assert [path.name for path in tmp_path.iterdir()] == ["x.safetensors"]
 
 
 def test_a_second_name_of_another_content_is_not_believed(tmp_path: Path) -> None:

@@ -56,14 +56,6 @@ def test_a_call_that_leaves_out_the_weights(program: jaxexp.Exported, tmp_path: 
         assert "weights" not in str(caught.value)
 
 
-def test_files_of_other_tools(program: jaxexp.Exported, tmp_path: Path) -> None:
-    given = params(LAYERS)
-    safetensors.flax.save_file({**named(given), "optimizer": jnp.ones(3)}, tmp_path / "x.safetensors")
-    bound = program.bind(tmp_path / "x.safetensors")
-    assert "in files: " in repr(bound.weights)
-    close(bound.call(X), apply(given, X))
-
-
 @each("empty", [{"": W}, {"a": W * 2, "": W}, {"a": {"": W}}, {"": {"": W}}])
 def test_empty_keys(empty: Any, tmp_path: Path) -> None:
     jaxexp.export(jax.jit(lambda p: jax.tree.leaves(p)[0] * 2))(empty).bind(empty).save(tmp_path / "x.jaxexp")
@@ -97,7 +89,6 @@ def test_arguments_that_the_module_does_not_take() -> None:
 
 
 def test_other_weights(program: jaxexp.Exported) -> None:
-    assert list(program.bind(params(LAYERS)).weights) == sorted(named(params(LAYERS)))
     bound, other = program.bind(params(LAYERS)), params(LAYERS, seed=3)
     swapped = bound.with_weights(other)
     close(swapped.call(X), apply(other, X))
@@ -138,15 +129,6 @@ def test_programs_that_cannot_be_bound() -> None:
         exported = jaxexp.export(jax.jit(lambda *args, x: x))(*args, x=X)
         with pytest.raises(ExportError, match=message):
             exported.bind({})
-
-
-def test_arrays_that_change_later() -> None:
-    given = {"w": np.eye(64, dtype=np.float32)}
-    x = np.ones((2, 64), np.float32)
-    bound = jaxexp.export(jax.jit(lambda p, x: x @ p["w"]))(given, x).bind(given)
-    close(bound.call(x), x)
-    given["w"][:] = 0
-    close(bound.call(x), x)
 
 
 def test_bound_once(program: jaxexp.Exported) -> None:

@@ -27,14 +27,10 @@ from kit.places import GOLDEN
 VALUES = (1, 2, 3, 7)
 
 
-def dtype_of(name: str) -> Any:
-    return np.dtype(getattr(ml_dtypes, name, name))
-
-
 @functools.cache
 def bound(dtype: str, values: Any = VALUES) -> jaxexp.BoundExported:
     """A function that makes float32 of its weights."""
-    w = jnp.asarray(np.array(values, np.float32).astype(dtype_of(dtype)))
+    w = jnp.asarray(np.array(values, np.float32).astype(getattr(ml_dtypes, dtype, dtype)))
     return jaxexp.export(jax.jit(lambda p: p["w"].astype(jnp.float32)))({"w": w}).bind({"w": w})
 
 
