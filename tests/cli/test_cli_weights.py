@@ -9,7 +9,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -180,18 +179,3 @@ def test_files_of_one_name(good: Any, saved: Path, tmp_path: Path) -> None:
     good("pack", tmp_path / "again.zip", tmp_path / "out")
     good("migrate", tmp_path / "again.zip", tmp_path / "new")
     assert {file.name for file in (tmp_path / "new").glob("*.safetensors")} == files
-
-
-def test_unpacked_members_with_the_same_bytes_as_other_weights(good: Any, tmp_path: Path) -> None:
-    x = np.ones((4, 4), np.float32)
-    for number, other in enumerate(({"v": np.ones((4, 4), np.float32)}, {"w": np.ones((2, 8), np.float32)})):
-        fleet, out = tmp_path / f"fleet{number}.zip", tmp_path / f"out{number}"
-        with jaxexp.Archive.create(fleet) as archive:
-            for name, weights in (("a", {"w": np.ones((4, 4), np.float32)}), ("b", other)):
-                (key,) = weights
-                function = jax.jit(lambda p, x, key=key: p[key].reshape(4, 4) @ x)
-                archive.add(name, jaxexp.export(function)(weights, x).bind(weights))
-        good("unpack", fleet, "-d", out)
-        for name in "ab":
-            found = jaxexp.load(out / f"{name}.jaxexp").call(x)
-            np.testing.assert_array_equal(found, np.full((4, 4), 4.0))

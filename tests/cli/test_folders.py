@@ -13,7 +13,7 @@ import pytest
 
 import jaxexp
 from jaxexp._cli import outputs
-from kit import wire
+from kit import command_line, wire
 from kit.damaged import jax_blob
 from kit.goldens import blob_of
 from kit.places import GOLDEN
@@ -34,7 +34,6 @@ def old(tmp_path: Path, fleet: Path) -> Path:
 
 
 NAMES = [f"jax-{release}/{name}.bin" for release in ("0.12.0.1", "0.4.35", "0.8.3") for name in ("sharded", "sin")]
-MEMBERS = ["b8", "h", "inner/again", "inner/b16"]
 
 
 def rows_of(text: str) -> list[str]:
@@ -42,7 +41,7 @@ def rows_of(text: str) -> list[str]:
 
 
 def test_ls_and_inspect(old: Path, good: Any) -> None:
-    inside = [*(f"fleet.zip::{name}" for name in MEMBERS), *NAMES]
+    inside = [*(f"fleet.zip::{name}" for name in command_line.NAMES), *NAMES]
     expected = [f"{old}/{name}" for name in inside]
     text = good("ls", old)
     assert rows_of(text) == inside, "as patterns match them"
