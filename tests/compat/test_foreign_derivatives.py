@@ -297,10 +297,7 @@ def test_bits_of_what_is_differentiated_are_refused() -> None:
         match=r"differentiable=True: stablehlo.bitcast_convert at .* takes the bits of a number",
     ):
         jaxexp.from_stablehlo(bytecode(BITS.replace("GIVEN", "x")), differentiable=True)
-
-
-def test_bits_of_other_numbers_are_numbers() -> None:
-    """As in code that draws random numbers."""
+    # Bits of other numbers are numbers, as in code that draws random ones.
     x, n = np.float32([3, 4]), np.uint32([2**32 - 1] * 2)
     exported = jaxexp.from_stablehlo(bytecode(BITS.replace("GIVEN", "half")), differentiable=True)
     np.testing.assert_array_equal(jax.grad(lambda x: exported.call(x, n).sum())(x), [0.25, 0.25])
