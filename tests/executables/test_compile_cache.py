@@ -407,19 +407,14 @@ def test_beside_the_cache_of_jax(cache: Path, tmp_path: Path) -> None:
 # --- filled ahead of calls ------------------------------------------------------------------------------------------
 
 
-def precompiled(functions: list[Any], *args: Any, **options: Any) -> list[Any]:
-    with ThreadPoolExecutor(4) as pool:
-        return list(pool.map(lambda function: function.precompile(*args, **options), functions))
-
-
 @pytest.mark.jax
 def test_what_was_precompiled_is_what_calls_use(cache: Path, tmp_path: Path) -> None:
     """In threads, which compile the same at once, and what others do."""
     paths = [saved(tmp_path / str(i), lambda x, c=i: jnp.tanh(x) * c, X, vjp_order=1) for i in range(3)]
     jax.clear_caches()
     models = [jaxexp.load(path) for path in paths]
-    with counted() as steps:
-        found = precompiled([*models, *models], vjp_order=1)
+    with counted() as steps, ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda model: model.precompile(vjp_order=1), [*models, *models]))
     assert steps["compiled"] == len(entries(cache)) == 6
     assert found[:3] == found[3:]
     assert [len(one) for one in found] == [2] * 6

@@ -43,16 +43,13 @@ REFUSED = set(
 ONLY_SOMETIMES = {"quant"}
 
 
-def available_dialects() -> set[str]:
-    """What jaxlib's parser says it knows, when it is given an operation of none of these."""
+def test_every_dialect_is_understood_or_refused() -> None:
+    """Of those that jaxlib's parser lists, when it is given an operation of none of them."""
     with _jax.make_ir_context(), pytest.raises(Exception, match="Available dialects") as error:
         _jax.ir.Module.parse("nosuchdialect.op")
     listed = re.search(r"Available dialects: (.*?) ?(\(\* |;)", str(error.value))[1]
-    return set(re.findall(r"[\w.]+", listed))
-
-
-def test_every_dialect_is_understood_or_refused() -> None:
-    assert available_dialects() - ONLY_SOMETIMES == UNDERSTOOD | REFUSED, "a dialect that nobody has looked at"
+    found = set(re.findall(r"[\w.]+", listed)) - ONLY_SOMETIMES
+    assert found == UNDERSTOOD | REFUSED, "a dialect that nobody has looked at"
     assert not {name for name in operations.OPERATIONS if name.partition(".")[0] in ONLY_SOMETIMES}
     assert {name.partition(".")[0] for name in operations.OPERATIONS} == UNDERSTOOD
 
@@ -274,8 +271,6 @@ def test_what_is_stated_is_checked_before_anything_is_made(monkeypatch: pytest.M
         assert refusal(blob, **{field: limit}).field == field
     assert refusal(blob, platforms=("tpu",)).field == "platforms"
     monkeypatch.undo()
-    for item in jaxexp.load_many([blob], policy=jaxexp.Policy(max_devices=0), on_error="return"):
-        assert isinstance(item, jaxexp.errors.PolicyError)
     np.testing.assert_array_equal(jaxexp.deserialize(blob).call(np.ones(2, "f"), np.ones(2, "f"))[0], np.ones(2))
 
 
