@@ -18,6 +18,11 @@ def reload(exported: Any, vjp_order: int = 0) -> jaxexp.Exported:
     return jaxexp.deserialize(bytes(exported.serialize(vjp_order=vjp_order)))
 
 
+def loaded(fun: Callable[..., Any], *args: Any, **options: Any) -> jaxexp.Exported:
+    """A function that was exported with its derivative, and read again."""
+    return reload(jaxexp.export(jax.jit(fun), **options)(*args), 1)
+
+
 def operations(fun: Callable[..., Any], *args: Any) -> list[str]:
     """The calls of exported functions, and the loops, in the jaxpr of a function."""
     found: list[str] = []

@@ -14,7 +14,7 @@ import pytest
 import jaxexp
 from bench.batches import BATCHES
 from jaxexp._readback import read_back
-from kit.batches import reload
+from kit.batches import loaded, reload
 from kit.corpus import arr, spec
 from kit.raising import no_loops, said_of_loops
 
@@ -22,10 +22,6 @@ pytestmark = pytest.mark.jax
 
 X, W = arr(4), arr(4, 4, seed=1)
 BATCH = np.stack([X, 2 * X, -X])
-
-
-def loaded(fun: Any, *args: Any, **options: Any) -> jaxexp.Exported:
-    return reload(jaxexp.export(jax.jit(fun), **options)(*args), 1)
 
 
 @pytest.fixture

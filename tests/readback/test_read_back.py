@@ -16,7 +16,7 @@ from jaxexp import _jax
 from jaxexp._kernel.module import mlir
 from jaxexp._readback.read_back import OPERATIONS
 from jaxexp.errors import ExportError, UnsupportedError
-from kit.batches import reload
+from kit.batches import loaded, reload
 from kit.compiled import compiling
 from kit.corpus import arr, spec
 from kit.each import each
@@ -35,10 +35,6 @@ def recurrent(x: Any, w: Any) -> Any:
     """float32[4], float32[4, 4] -> {"last": [4], "all": [5, 4]}"""
     last, every = jax.lax.scan(lambda c, i: (one_step(c, w, i), c), x, jnp.arange(5, dtype=np.float32))
     return {"last": last, "all": every}
-
-
-def loaded(fun: Any, *args: Any, **options: Any) -> jaxexp.Exported:
-    return reload(jaxexp.export(jax.jit(fun), **options)(*args), 1)
 
 
 X, W = arr(4), arr(4, 4, seed=1)

@@ -1,9 +1,10 @@
-"""Every operation that the installed jaxlib knows is in the table, or refused for a reason."""
+"""Every operation that the installed jaxlib knows is in the table, or refused for a reason, and on the page."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, ClassVar
 
 import jax
@@ -18,6 +19,7 @@ from jaxexp._readback.read_back import OPERATIONS, REFUSED
 from jaxexp._readback.reader import _REQUIRED, Operation
 from jaxexp._readback.refused import RefusedError
 from kit.each import each
+from kit.places import ROOT
 from kit.snippets import SNIPPETS
 
 pytestmark = pytest.mark.jax
@@ -134,3 +136,31 @@ def test_hints(name: str, context: Any) -> None:
     block = reader.ModuleReader(_jax.ir.Module.parse(text, context), OPERATIONS).main()
     lowered = jax.jit(lambda *xs: block(xs)).lower(*SNIPPETS[name].arguments()).as_text()
     assert expected in lowered
+
+
+PAGE = ROOT / "docs" / "guide" / "read_back.md"
+of_page = pytest.mark.skipif(not PAGE.exists(), reason="the documentation is not beside the tests")
+
+
+@of_page
+def test_the_example(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    found = re.search(r"<!-- example: read_back -->\n```python\n(.*?)```.*?```\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(found[1], {"__name__": "__main__"})
+    printed = capsys.readouterr().out
+    if jax.__version_info__ >= (0, 12):  # each release prints jaxprs in its own way
+        assert printed == found[2]
+    assert "= scan[" in printed
+
+
+@of_page
+def test_every_operation_that_is_refused_is_listed() -> None:
+    """With its reason; the others of that table are not refused."""
+    table = PAGE.read_text(encoding="utf-8").partition("These are not:")[2].partition("\n\nCustom calls")[0]
+    rows = re.findall(r"^\| (`.*?) \| (.*?) \|$", table, re.MULTILINE)
+    listed = {name: reason for names, reason in rows for name in re.findall(r"`([^`]*)`", names)}
+    wanted = {name.partition(".")[2]: why for name, why in REFUSED.items() if not name.startswith("chlo.broadcast_")}
+    assert {name: listed.get(name, "").partition(";")[0].replace("`", "") for name in wanted} == wanted
+    assert listed.keys() - wanted.keys() == {"broadcast_add"}
+    assert OPERATIONS.keys() > REFUSED.keys()
