@@ -67,7 +67,7 @@ def refused_by_all(artifact: bytes, tmp_path: Path, where: str) -> None:
         assert error.value.path == where, name
 
 
-@each("text", ["{", "", "1e400", "NaN", "01", '"\n"', "[1] 2", "[" * 100_000, "1" * 5000])
+@each("text", ["{", "", "1e400", "NaN", "01", '"\n"', "[1] 2", "[" * 100_000, "1" * 5000, '[1, {"a": -1e999}]'])
 def test_metadata(text: str, tmp_path: Path) -> None:
     refused_by_all(_native.with_metadata(blob(), {"a": "1", "b": text}), tmp_path, "trailer.metadata['b']")
 
@@ -88,18 +88,10 @@ def keys(*tagged: Any) -> bytes:
 NODE = library_nodes.described("a:B")
 NODES = {
     "no JSON": ("jaxexp.node", b"{"),
-    "nothing": ("jaxexp.node", b""),
-    "of a newer jaxexp": ("jaxexp.node", NODE.replace(b'"version":1', b'"version":2')),
-    "with spaces": ("jaxexp.node", NODE.replace(b",", b", ")),
     "of three children": ("jaxexp.node", library_nodes.described("a:B", ("a", "b", "c"))),
-    "of one name twice": ("jaxexp.node", library_nodes.described("a:B", ("a", "a"))),
-    "of a float": ("jaxexp.node", library_nodes.described("a:B", data=1.5, kind="registered")),
     "unknown": ("jaxexp.nodes", NODE),
     "keys in another order": ("jaxexp.dict", keys(["int", "0x2"], ["int", "0x1"])),
-    "keys that cannot be ordered": ("jaxexp.dict", keys(["int", "0x2"], ["str", "1"])),
-    "equal keys": ("jaxexp.OrderedDict", keys(["int", "0x1"], ["float", "0x1.0000000000000p+0"])),
     "one key": ("jaxexp.OrderedDict", keys(["int", "0x1"])),
-    "keys that are written otherwise": ("jaxexp.dict", keys(["int", "0x01"], ["int", "0x2"])),
     "keys of JAX, too many": ("collections.OrderedDict", b'["a","b","c"]'),
     "keys of JAX, no list": ("collections.OrderedDict", b"12"),
     "keys of JAX, no JSON": ("collections.OrderedDict", b'["a","b"'),

@@ -7,7 +7,6 @@ import gc
 import json
 import os
 import pickle
-import re
 import weakref
 from pathlib import Path
 from typing import Any
@@ -29,9 +28,6 @@ from kit.compare import assert_same_values
 from kit.each import each
 from kit.models import exported_case
 from kit.ways import parts_of
-
-DeserializationError = DeserializationError
-
 
 pytestmark = pytest.mark.jax
 
@@ -179,10 +175,8 @@ def test_a_loaded_function_has_the_constraints_of_the_original() -> None:
     fits = np.ones(6, np.float32), np.ones(5, np.float32)
     for exported in (live, loaded, again):
         assert_same_values([exported.call(*fits)], [np.concatenate([2 * fits[0], fits[1]])])
-        for sizes, named in [((2, 1), "b >= 4"), ((4, 5), "c <= b"), ((5, 1), "floordiv(b, 2) == b")]:
-            args = [np.ones(size, np.float32) for size in sizes]
-            with pytest.raises(ExportError, match=re.escape(named)):
-                exported.call(*args)
+        with pytest.raises(ExportError, match="must satisfy c <= b"):  # for others, see test_a_broken_constraint
+            exported.call(np.ones(4, np.float32), np.ones(5, np.float32))
 
 
 @each("constraint", ["b 3 4", "bb >== 3", "", "0 >= 12"])
@@ -268,7 +262,7 @@ def test_weak_types_beside_shardings() -> None:
 def test_metadata_of_the_user(tmp_path) -> None:
     everything = {
         "text": "Übung 日本 \ud800", "number": 1.5, "big": 10**40, "nested": {"list": [1, None, True, {"a": []}]},
-        "": "empty key", "Schlüssel": "ä",
+        "": "empty key", "Schlüssel": "ä", "large": [1e308],
     }  # fmt: skip
     exported = exported_case("sin")
     blob = exported.serialize(1, metadata=everything)

@@ -21,7 +21,7 @@ import jaxexp
 from jaxexp import _jax
 from jaxexp._kernel.module import from_gspmd, runnable
 from jaxexp._kernel.write import reader
-from kit import other_modules
+from kit import goldens, other_modules
 from kit.compare import assert_same_values
 from kit.compiled import compiling
 from kit.corpus import mesh
@@ -56,27 +56,26 @@ def load(name: str) -> jaxexp.Exported:
     return jaxexp.deserialize((FOLDER / f"{name}.bin").read_bytes())
 
 
-def stored(name: str) -> dict[str, Any]:
-    with np.load(FOLDER / f"{name}.npz") as file:
-        return dict(file)
+def stored(name: str, kind: str) -> list[np.ndarray]:
+    return goldens.stored(FOLDER / f"{name}.npz", kind)
 
 
 def arguments(name: str) -> list[Any]:
     """The stored arguments, where the artifact wants them."""
-    values, exported = stored(name), load(name)
+    values, exported = stored(name, "in"), load(name)
     if name.endswith("/sub_axes"):
         # JAX has to express the first result's sharding, which is open, on the caller's mesh: it takes fine axes.
         fine = mesh((2, 2, 2), ("a", "b", "c"))
         specs = P(("a", "b"), "c"), P(None, ("a", "b", "c"))
-        return [jax.device_put(values[f"in_{i}"], NamedSharding(fine, spec)) for i, spec in enumerate(specs)]
+        return [jax.device_put(x, NamedSharding(fine, spec)) for x, spec in zip(values, specs, strict=True)]
     placed = []
-    for i, (aval, sharding) in enumerate(zip(exported.in_avals, exported._in_named_shardings, strict=True)):
+    for x, aval, sharding in zip(values, exported.in_avals, exported._in_named_shardings, strict=True):
         devices = np.array(jax.devices()[: exported.nr_devices])
         spec = P() if sharding is None else sharding.spec
         m = sharding.mesh if sharding is not None and not sharding.mesh.empty else None
         shape, names = (m.axis_sizes, m.axis_names) if m is not None else (devices.shape, ("i",))
-        assert values[f"in_{i}"].dtype == aval.dtype
-        placed.append(jax.device_put(values[f"in_{i}"], NamedSharding(Mesh(devices.reshape(shape), names), spec)))
+        assert x.dtype == aval.dtype
+        placed.append(jax.device_put(x, NamedSharding(Mesh(devices.reshape(shape), names), spec)))
     return placed
 
 
@@ -105,7 +104,7 @@ def test_runs_sharded_on_shardy(name: str, capfd: pytest.CaptureFixture[str]) ->
     if name == "jax-0.4.23/shard_map_inside":
         assert text.count("sdy.manual_computation") == 3
         assert "xla.sdy" not in text
-    assert_same_values(results, [stored(name)[f"out_{i}"] for i in range(len(results))], rtol=1e-4)
+    assert_same_values(results, stored(name, "out"), rtol=1e-4)
     for i, (result, wanted) in enumerate(zip(results, expected["out"], strict=True)):
         if (name.partition("/")[2], i) in DIVIDED_OTHERWISE:
             assert np.prod([end - start for start, end in parts(result)[0]]) < result.size
@@ -119,7 +118,7 @@ def test_falls_back_where_shardy_has_no_words(name: str, capfd: pytest.CaptureFi
     args = arguments(name)
     results = jax.tree.leaves(jax.jit(exported.call)(*args))
     assert FALL_BACK.search(capfd.readouterr().err)
-    assert_same_values(results, [stored(name)[f"out_{i}"] for i in range(len(results))], rtol=1e-4)
+    assert_same_values(results, stored(name, "out"), rtol=1e-4)
     assert [parts(x) for x in results] == ARTIFACTS[name]["out"]
 
 
@@ -141,7 +140,7 @@ def test_next_to_shardings_of_the_caller(capfd: pytest.CaptureFixture[str]) -> N
     """Several old functions, of several meshes, in one function that has a mesh of its own."""
     names = ["jax-0.4.23/constraint", "jax-0.4.38/unconstrained"]
     s = NamedSharding(mesh((2, 4), ("p", "q")), P("q", "p"))
-    x = stored(names[0])["in_0"]
+    (x,) = stored(names[0], "in")
 
     @jax.jit
     def function(x: Any) -> Any:
@@ -150,7 +149,7 @@ def test_next_to_shardings_of_the_caller(capfd: pytest.CaptureFixture[str]) -> N
     results = function(jax.device_put(x, s))
     assert not FALL_BACK.search(capfd.readouterr().err)
     for name, result in zip(names, results, strict=True):
-        assert_same_values(result, stored(name)["out_0"], rtol=1e-4)
+        assert_same_values([result], stored(name, "out"), rtol=1e-4)
         assert result.sharding.is_equivalent_to(s, 2)
 
 
@@ -163,7 +162,7 @@ def test_specialized_and_exported_again(capfd: pytest.CaptureFixture[str]) -> No
     for exported, name in ((specialized, symbolic), (again, inside)):
         theirs = jax_export.deserialize(exported.serialize())
         results = jax.tree.leaves(jax.jit(theirs.call)(*arguments(name)))
-        assert_same_values(results, [stored(name)[f"out_{i}"] for i in range(len(results))], rtol=1e-4)
+        assert_same_values(results, stored(name, "out"), rtol=1e-4)
         assert [parts(x) for x in results] == ARTIFACTS[name]["out"]
     assert not FALL_BACK.search(capfd.readouterr().err)
 
@@ -181,10 +180,9 @@ def test_one_device_has_no_shardings(capfd: pytest.CaptureFixture[str]) -> None:
     folder = GOLDEN / "jax-0.4.23"
     exported = jaxexp.deserialize((folder / "sin.bin").read_bytes())
     assert b"mhlo.sharding" in exported.mlir_module_serialized
-    with np.load(folder / "sin.npz") as file:
-        values = dict(file)
-    lowered = jax.jit(exported.call).lower(values["in_0"])
-    assert_same_values([lowered.compile()(values["in_0"])], [values["out_0"]])
+    (x,), expected = (goldens.stored(folder / "sin.npz", kind) for kind in ("in", "out"))
+    lowered = jax.jit(exported.call).lower(x)
+    assert_same_values([lowered.compile()(x)], expected)
     assert not FALL_BACK.search(capfd.readouterr().err)
     assert "mhlo.sharding" not in lowered.as_text()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -128,27 +127,6 @@ def test_old_calls_that_no_release_wrote(count: int, message: str) -> None:
 
 
 def test_registered_targets_are_called() -> None:
-    @ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p)
-    def double(out: int, operands: Any, status: int) -> None:
-        for i in range(4):
-            value = ctypes.c_float.from_address(operands[0] + 4 * i).value
-            ctypes.c_float.from_address(out + 4 * i).value = 2 * value
-
-    capsule = ctypes.pythonapi.PyCapsule_New
-    capsule.restype, capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-    untyped = capsule(ctypes.cast(double, ctypes.c_void_p), b"xla._CUSTOM_CALL_TARGET", None)
-    exported = calling("jaxexp_double", api_version=2)
-    with pytest.raises(jaxexp.errors.ExportError, match="jaxexp_double"):
-        exported.call(X)
-    jax.ffi.register_ffi_target("jaxexp_double", untyped, platform="cpu", api_version=0)
-    KEPT.append(double)
-    close(exported.call(X), 2 * X + 1)
-
-
-KEPT: list[Any] = []  # what is registered stays so
-
-
-def test_registered_typed_targets_are_called() -> None:
     from jaxlib.cpu import _lapack
 
     _lapack.initialize()

@@ -12,6 +12,7 @@ import pytest
 from jax import export as jax_export
 
 import jaxexp
+from kit import goldens
 from kit.corpus import FirstOrderedEffect
 from kit.derivatives import pull_back
 from kit.each import each
@@ -230,13 +231,8 @@ CALLED = [("symbolic", 7), *((name, convention) for name in NAMES for convention
 def test_calling_conventions_before_9(name: str, convention: int) -> None:
     exported = jaxexp.deserialize((CONVENTIONS / f"{name}_{convention}.bin").read_bytes())
     assert exported.calling_convention_version == convention
-    with np.load(CONVENTIONS / f"{name}.npz") as file:
-        values = dict(file)
-    args = values["in_0"], values["in_1"]
-    results = jax.tree.leaves(exported.call(*args))
-    assert len(values) == len(args) + len(results)
-    for i, result in enumerate(results):
-        close(result, values[f"out_{i}"])
+    args, expected = (goldens.stored(CONVENTIONS / f"{name}.npz", kind) for kind in ("in", "out"))
+    jax.tree.map(close, jax.tree.leaves(exported.call(*args)), expected)
     if name == "constant":
         grad = jax.grad(lambda x: exported.call(x, args[1])["product"].sum())(args[0])
         close(grad, (1 - np.tanh(args[0]) ** 2) * args[1].sum(axis=1))
@@ -248,8 +244,7 @@ def test_calling_conventions_before_9(name: str, convention: int) -> None:
         assert specialized.calling_convention_version == 9
         for library in (jaxexp, jax_export) if convention == 6 else ():
             results = library.deserialize(specialized.serialize()).call(*args)
-            for i, result in enumerate(results):
-                close(result, values[f"out_{i}"])
+            jax.tree.map(close, jax.tree.leaves(results), expected)
 
 
 CHANGES = [

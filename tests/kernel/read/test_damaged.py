@@ -25,7 +25,7 @@ from jax import export as jax_export
 
 import jaxexp
 from jaxexp._kernel.releases import table
-from jaxexp.errors import DeserializationError, ExportError
+from jaxexp.errors import DeserializationError
 from kit import wire
 from kit.alike import LIBRARIES, raises_alike
 from kit.compare import assert_same_fields
@@ -33,7 +33,7 @@ from kit.corpus import CASES, EFFECTS, arr, export_with, f32
 from kit.damaged import jax_blob
 from kit.each import each
 from kit.goldens import blob_of
-from kit.layout import aval, of_values, with_constraints
+from kit.layout import aval, of_values
 from kit.other_modules import with_module
 from kit.vhlo import for_version
 
@@ -104,27 +104,6 @@ def test_files_that_are_too_large(tmp_path: Path) -> None:
         with pytest.raises(DeserializationError, match=message):
             read(path)
     assert re.search(message, str(jaxexp.verify_many([path])[str(path)]))
-
-
-@each("case", ["symbolic_batch", "sharded_2d", "nested_containers"])
-def test_flipped_bits(case: str) -> None:
-    """Damage where no digest is gives an error or another artifact; never a crash or another exception."""
-    source = random.Random(case)
-    original = bytes(jax_blob(case, vjp_order=1))
-    metadata = [i for i in range(len(original)) if original[i : i + 9] != original[:9]]
-    refused = 0
-    for _ in range(700):
-        blob = bytearray(original)
-        for _ in range(source.randrange(1, 4)):
-            blob[source.choice(metadata)] ^= 1 << source.randrange(8)
-        try:
-            loaded = jaxexp.deserialize(bytes(blob))
-            assert isinstance(loaded.mlir_module_serialized, bytes)
-            _ = loaded.vjp() if loaded.has_vjp() else None
-            hash(loaded)
-        except ExportError:
-            refused += 1
-    assert refused > 10, "flips that are never noticed are no test"
 
 
 # One value of an artifact changed to something no reader knows: the case, the paths of the value (wherever the two
@@ -286,14 +265,6 @@ def test_variables_named_by_digits_of_other_scripts() -> None:
         assert jaxexp.inspect(blob).arguments[0].shape == (name,)
         with pytest.raises(DeserializationError):
             jaxexp.deserialize(blob)
-
-
-def test_metadata_beyond_floats() -> None:
-    for number in ("1e400", "-1e400", '[1, {"a": 1e999}]'):
-        for read in (jaxexp.deserialize, jaxexp.inspect):
-            with pytest.raises(DeserializationError, match="finite"):
-                read(with_constraints((), [("k", number)]))
-    assert jaxexp.deserialize(with_constraints((), [("k", "[1e308, 0.5]")])).metadata == {"k": [1e308, 0.5]}
 
 
 def test_a_target_that_is_not_utf8(tmp_path: Path) -> None:

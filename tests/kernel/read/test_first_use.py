@@ -187,31 +187,6 @@ def test_what_somebody_sets(blob: bytes, symbolic: bytes) -> None:
     assert jaxexp.deserialize(blob) == at_once(blob) != jaxexp.deserialize(symbolic)
 
 
-VIEWS: dict[str, Callable[[bytes], memoryview]] = {
-    "of bytes": memoryview,
-    "of a part": lambda blob: memoryview(bytes(8) + blob + bytes(8))[8:],
-    "of characters": lambda blob: memoryview(blob).cast("c"),
-    "of a bytearray": lambda blob: memoryview(bytearray(blob)),
-    "that is not aligned": lambda blob: memoryview(b"?" + blob)[1:],
-}
-READERS: dict[str, Callable[[memoryview], Any]] = {
-    "deserialize": jaxexp.deserialize,
-    "with a policy": lambda view: jaxexp.deserialize(view, policy=jaxexp.Policy()),
-    "load": lambda view: jaxexp.load(view, verify=True),
-    "load_many": lambda view: jaxexp.load_many([view, view])[1],
-}
-
-
-@each("kind, read", [(kind, "deserialize") for kind in VIEWS] + [("of bytes", read) for read in READERS])
-def test_a_view_is_released_while_its_function_lives(kind: str, read: str, blob: bytes) -> None:
-    with VIEWS[kind](blob) as view:
-        exported = READERS[read](view)
-    with pytest.raises(ValueError, match="released"):
-        len(view)
-    assert_same_fields(exported, at_once(blob))
-    assert_same_fields(exported.vjp(), at_once(blob).vjp())
-
-
 AT_THE_END = """
 import jax, jaxexp
 
