@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -14,6 +14,11 @@ from jaxexp._kernel.call.primitive import call_exported_p, pushforward_p
 from jaxexp._readback.vmap import mapped_p
 
 
+def eager(fun: Any) -> Any:
+    """Beside `jax.jit`."""
+    return fun
+
+
 def reload(exported: Any, vjp_order: int = 0) -> jaxexp.Exported:
     return jaxexp.deserialize(bytes(exported.serialize(vjp_order=vjp_order)))
 
@@ -23,21 +28,21 @@ def loaded(fun: Callable[..., Any], *args: Any, **options: Any) -> jaxexp.Export
     return reload(jaxexp.export(jax.jit(fun), **options)(*args), 1)
 
 
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """All of a jaxpr, and of those inside."""
+    for eqn in jaxpr.eqns:
+        yield eqn
+        for inner in core.jaxprs_in_params(eqn.params):
+            yield from equations(inner)
+
+
 def operations(fun: Callable[..., Any], *args: Any) -> list[str]:
     """The calls of exported functions, and the loops, in the jaxpr of a function."""
-    found: list[str] = []
-
-    def walk(jaxpr: Any) -> None:
-        for eqn in jaxpr.eqns:
-            if eqn.primitive in (call_exported_p, pushforward_p, mapped_p) or eqn.primitive.name in ("scan", "while"):
-                found.append(eqn.primitive.name)
-            for inner in core.jaxprs_in_params(eqn.params):
-                walk(inner)
-
-    walk(jax.make_jaxpr(fun)(*args).jaxpr)
-    return sorted(found)
+    names = [eqn.primitive.name for eqn in equations(jax.make_jaxpr(fun)(*args).jaxpr)]
+    return sorted(name for name in names if name in CALLS_AND_LOOPS)
 
 
+CALLS_AND_LOOPS = {call_exported_p.name, pushforward_p.name, mapped_p.name, "scan", "while"}
 MAPPED, ONE = ["call_exported_mapped"], ["call_exported"]
 
 

@@ -6,14 +6,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import export as jax_export
 
-import jaxexp
 from kit.compare import assert_same_values
 from kit.corpus import arr
-from kit.derivatives import pull_back, second_order
-
-LIBRARIES = {"jaxexp": jaxexp, "jax": jax_export}
+from kit.derivatives import pull_back
 
 
 def squares(tree: Any) -> Any:
@@ -41,9 +37,6 @@ def check(value: Any, writer: Any, reader: Any, vjp_order: int = 0) -> Any:
         assert loaded.vjp().in_tree == exported.vjp().in_tree
         assert_same_values(jax.jit(loaded.call)(value), squares(value))
         assert_same_values(pull_back(loaded.call, (value,), {}), pull_back(squares, (value,), {}))
-    if vjp_order > 1:
-        found, expected = second_order(loaded.call, (value,), {}), second_order(squares, (value,), {})
-        assert_same_values(found, expected, rtol=1e-4)
     return loaded
 
 

@@ -117,15 +117,19 @@ def outcome(call: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def pair_of(function: Any, *specs: Any) -> tuple[Any, Any]:
-    """The function as each library loads it; called a few times, so that all that is kept for later calls is there."""
+    """The function as each library loads it."""
     blob = bytes(jaxexp.export(jax.jit(function))(*specs).serialize(vjp_order=1))
     loaded = jaxexp.deserialize(blob), jax_export.deserialize(bytearray(blob))
-    zeros = [np.zeros(s.shape, s.dtype) for s in jax.tree.leaves(specs)]
-    for exported in loaded:
+    return called(loaded, jax.tree.map(lambda spec: np.zeros(spec.shape, spec.dtype), specs), {})
+
+
+def called(functions: Any, args: Any, kwargs: Any) -> Any:
+    """The functions, called a few times, so that all that is kept for later calls is there."""
+    for exported in functions:
         for convert in (np.asarray, np.asarray, jnp.asarray, jnp.asarray):
-            arguments = jax.tree.unflatten(jax.tree.structure(specs), list(map(convert, zeros)))
-            exported.call(*arguments)
-    return loaded
+            some, named = jax.tree.map(convert, (args, kwargs))
+            exported.call(*some, **named)
+    return functions
 
 
 @pytest.fixture(scope="module")
@@ -203,11 +207,8 @@ def test_anywhere_in_the_arguments(name: str) -> None:
         return sum(jnp.sum(leaf) for leaf in jax.tree.leaves((args, kwargs)))
 
     args, kwargs = TREES[name](X)
-    exported, stock = (library.export(jax.jit(first))(*args, **kwargs) for library in (jaxexp, jax_export))
-    for call in (exported.call, stock.call):
-        for convert in (np.asarray, np.asarray, jnp.asarray, jnp.asarray):
-            args, kwargs = jax.tree.map(convert, TREES[name](X))
-            call(*args, **kwargs)
+    exports = [library.export(jax.jit(first))(*args, **kwargs) for library in (jaxexp, jax_export)]
+    exported, stock = called(exports, args, kwargs)
     for array in (X, X.astype(">f4"), np.ma.array(X), matrix()):
         args, kwargs = TREES[name](array)
         found = outcome(exported.call, *args, **kwargs)

@@ -14,16 +14,12 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxexp
-from kit.batches import ONE, operations, reload
+from kit.batches import ONE, eager, operations, reload
 from kit.compare import assert_same_placement, assert_same_values
 from kit.corpus import CASES, arr, export_with, f32, mesh, spec, touch
 from kit.each import each
 
 pytestmark = pytest.mark.jax
-
-
-def eager(fun: Any) -> Any:
-    return fun
 
 
 def affine(x: Any, p: Any, *, n: Any) -> Any:

@@ -164,40 +164,44 @@ def test_one_call(name: str) -> None:
         assert_same_values(mapped(*args), live(*args))
 
 
-def test_an_empty_batch() -> None:
-    """A dimension variable is at least 1, so it takes the other way."""
-    args = arr(0, 3, 4), *ROWS[1:]
-    mapped, live = (jax.vmap(f, (0, None, None)) for f in (rows_loaded().call, rows))
+def over(*in_axes: Any, inside: Any = lambda f: f) -> Callable[[Any], Any]:
+    return lambda f: jax.vmap(inside(f), in_axes)
+
+
+def gradient_of_parameters(f: Any) -> Any:
+    """Such a gradient sums over the batch, so elements of the map must not share a call."""
+    return jax.grad(lambda x, w, n: f(x, w, n)["y"].sum(), (0, 1))
+
+
+SIX, BOTH = np.arange(6, dtype=np.int32).reshape(2, 3), (arr(5, 3, 4), arr(5, 4, 2), ROWS[2])
+MAPS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...], list[str]]] = {
+    "two maps that fold": (over(1, None, 0, inside=over(0, None, None)), (arr(5, 2, 3, 4), ROWS[1], SIX), ONE),
+    "parameters, too": (over(0, 0, None), BOTH, MAPPED),
+    "parameters first": (over(0, None, None, inside=over(None, 0, None)), BOTH, MAPPED),  # which is mapped once more
+    "gradient of parameters": (over(0, None, None, inside=gradient_of_parameters), ROWS, [*ONE, *MAPPED]),
+}
+
+
+@each("name", MAPS)
+def test_maps(name: str) -> None:
+    transform, args, expected = MAPS[name]
+    assert operations(transform(rows_loaded().call), *args) == expected
+    assert_same_values(transform(rows_loaded().call)(*args), transform(rows)(*args))
+
+
+# A dimension variable is at least 1, so an empty batch takes the other way.
+BATCHES = [
+    ((), 0, MAPPED), (("b <= 8",), 5, MAPPED), (("b <= 8",), 2, ONE), (("mod(b, 4) == 3",), 5, ONE),
+    (("mod(b, 4) == 3",), 2, MAPPED),
+]  # fmt: skip
+
+
+@each("constraints, size, expected", BATCHES)
+def test_constraints_on_the_batch(constraints: tuple[str, ...], size: int, expected: list[str]) -> None:
+    args = arr(size, 3, 4), *ROWS[1:]
+    mapped, live = (over(0, None, None)(f) for f in (rows_loaded(constraints=constraints).call, rows))
+    assert operations(mapped, *args) == expected
     assert_same_values(mapped(*args), live(*args))
-    assert operations(mapped, *args) == MAPPED
-
-
-def test_nested_maps_fold_twice() -> None:
-    def nested(f: Any) -> Any:
-        return jax.vmap(jax.vmap(f, (0, None, None)), (1, None, 0), 2)
-
-    args = arr(5, 2, 3, 4), ROWS[1], np.arange(6, dtype=np.int32).reshape(2, 3)
-    assert operations(nested(rows_loaded().call), *args) == ONE
-    assert_same_values(nested(rows_loaded().call)(*args), nested(rows)(*args))
-
-
-def test_other_arguments_are_mapped() -> None:
-    args = arr(5, 3, 4), arr(5, 4, 2), ROWS[2]
-    # At once, and one after the other: the mapped call is mapped once more.
-    for maps in ([(0, 0, None)], [(None, 0, None), (0, None, None)]):
-        mapped, live = (functools.reduce(jax.vmap, maps, f) for f in (rows_loaded().call, rows))
-        assert operations(mapped, *args) == MAPPED
-        assert_same_values(mapped(*args), live(*args))
-
-
-@each("constraint", ["b <= 8", "mod(b, 4) == 3"])
-def test_constraints_on_the_batch(constraint: str) -> None:
-    loaded = rows_loaded(constraints=(constraint,))
-    mapped, live = (jax.vmap(f, (0, None, None)) for f in (loaded.call, rows))
-    for size, expected in ((5, ONE if "mod" in constraint else MAPPED), (2, MAPPED if "mod" in constraint else ONE)):
-        args = arr(size, 3, 4), *ROWS[1:]
-        assert operations(mapped, *args) == expected
-        assert_same_values(mapped(*args), live(*args))
 
 
 def test_constraints_on_several_dimension_variables() -> None:
@@ -244,13 +248,6 @@ def test_jacobians(name: str) -> None:
     (found, x), (expected, _) = run(pointwise_loaded().call), run(pointwise)
     assert "scan" not in operations(found, x)
     assert_same_values(jax.jit(found)(x), jax.jit(expected)(x), rtol=1e-4)
-
-
-def test_gradient_of_shared_parameters_is_mapped() -> None:
-    """Such a gradient sums over the batch, so elements of the map must not share a call."""
-    g = lambda f: jax.vmap(jax.grad(lambda x, w, n: f(x, w, n)["y"].sum(), (0, 1)), (0, None, None))  # noqa: E731
-    assert operations(g(rows_loaded().call), *ROWS) == [*ONE, *MAPPED]
-    assert_same_values(g(rows_loaded().call)(*ROWS), g(rows)(*ROWS))
 
 
 def test_one_call_of_symbolic_size() -> None:

@@ -281,18 +281,21 @@ def test_functions_that_were_used_last_are_kept(monkeypatch: pytest.MonkeyPatch,
         assert count["compiled"] == compiled, number
 
 
-def test_large_functions_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without jax.clear_caches: a server that loads one model after the other keeps the last of them."""
-    monkeypatch.setattr(shared, "MOST_MODULE_BYTES", 3 << 20)
+@each("limit, most, size, kept", [("MOST_FUNCTIONS", 1, 3, 1), ("MOST_MODULE_BYTES", 3 << 20, 1 << 18, 2)])
+def test_functions_that_nobody_has_are_freed(
+    limit: str, most: int, size: int, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With their code, and without jax.clear_caches: a server that loads one after the other keeps the last of them."""
+    monkeypatch.setattr(shared, limit, most)
     references = []
     for number in range(5):
-        big = np.random.default_rng(number).random(1 << 18).astype(np.float32)  # a constant of 1 MiB
-        loaded = load(lambda x, big=big: x + big, spec((1 << 18,)))
-        loaded.call(big)
+        constant = np.random.default_rng(number).random(size).astype(np.float32)
+        loaded = load(lambda x, constant=constant: x + constant, spec((size,)))
+        loaded.call(constant)
         references.append(weakref.ref(shared.first_of_equals(loaded)))
     del loaded
     gc.collect()
-    assert [reference() is None for reference in references] == [True, True, True, False, False]
+    assert [reference() is None for reference in references] == [True] * (5 - kept) + [False] * kept
 
 
 LARGE = 1 << 18  # numbers of four bytes: so many that a file is read in parts

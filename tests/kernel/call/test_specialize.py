@@ -125,15 +125,6 @@ def test_keys_tokens_and_dropped_arguments() -> None:
     assert_same_values(found, polymorphic.call(jax.random.split(jax.random.key(1), 3), arr(3), np.zeros(3, np.int32)))
 
 
-def test_donation_stays() -> None:
-    (b,) = jaxexp.symbolic_shape("b")
-    fixed = loaded(jax.jit(lambda x, y: (x + 1, y), donate_argnums=0), spec((b,)), spec((2,))).specialize(
-        spec((4,)), spec((2,))
-    )
-    assert fixed.donated_arguments == (0,)
-    assert "tf.aliasing_output" in fixed.mlir_module()
-
-
 WRONG = {
     "rank": (lambda e: e.specialize(spec((4,)), spec((3,))), "rank"),
     "constant": (lambda e: e.specialize(spec((4, 3)), spec((3,))), "2.*3"),

@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 from jax import export as jax_export
 from jax import lax
-from jax._src import core
 from jax._src.interpreters.partial_eval import dce_jaxpr
 
 import jaxexp
 from jaxexp._kernel.call.primitive import call_exported_p, pushforward_p
 from jaxexp._readback.vmap import mapped_p
 from kit.alike import LIBRARIES
+from kit.batches import eager, equations
 from kit.compare import assert_same_values
 from kit.corpus import CASES, arr, export_with, f32, spec
 from kit.derivatives import cotangents, pull_back
@@ -80,10 +80,6 @@ COMPOSITIONS: dict[str, tuple[int, Callable[[Any], Callable[[Any], Any]]]] = {
     ),
 }
 EAGER = {"value_and_grad", "jvp", "linearize"}  # otherwise it takes much longer, and goes the same way
-
-
-def eager(fun: Any) -> Any:
-    return fun
 
 
 @pytest.mark.wide(one_in=4, promise="derivatives of loaded functions, however composed, are the live function's")
@@ -311,18 +307,12 @@ def calls(fun: Callable[..., Any], *args: Any) -> list[tuple[Any, ...]]:
     """The calls of exported functions that `jax.jit` would compile: the function's name, what a pushforward moves."""
     traced = jax.make_jaxpr(fun)(*args)
     found: list[tuple[Any, ...]] = []
-
-    def walk(jaxpr: Any) -> None:
-        for eqn in jaxpr.eqns:
-            if eqn.primitive in (call_exported_p, pushforward_p):
-                found.append((eqn.params["exported"].fun_name, *[eqn.params[k] for k in ("wrt",) if k in eqn.params]))
-            elif eqn.primitive is mapped_p:
-                element = eqn.params["element"]
-                found.append((element.exported.fun_name, *([] if element.wrt is None else [element.wrt])))
-            for inner in core.jaxprs_in_params(eqn.params):
-                walk(inner)
-
-    walk(dce_jaxpr(traced.jaxpr, [True] * len(traced.out_avals))[0])
+    for eqn in equations(dce_jaxpr(traced.jaxpr, [True] * len(traced.out_avals))[0]):
+        if eqn.primitive in (call_exported_p, pushforward_p):
+            found.append((eqn.params["exported"].fun_name, *[eqn.params[k] for k in ("wrt",) if k in eqn.params]))
+        elif eqn.primitive is mapped_p:
+            element = eqn.params["element"]
+            found.append((element.exported.fun_name, *([] if element.wrt is None else [element.wrt])))
     return sorted(found)
 
 

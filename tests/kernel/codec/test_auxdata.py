@@ -230,25 +230,6 @@ def test_a_class_with_other_fields_is_not_used() -> None:
             library_nodes.from_json(["dataclass", KIT, "Config", fields, *[1] * len(fields)])
 
 
-def test_children_in_another_order_are_noticed(monkeypatch: Any) -> None:
-    """Some libraries have another order in each process."""
-    order = ["a", "b"]
-    swapped = type("Swapped", (types.SimpleNamespace,), {"__module__": __name__})
-    monkeypatch.setitem(globals(), "Swapped", swapped)
-    jax.tree_util.register_pytree_node(
-        swapped,
-        lambda node: ([getattr(node, name) for name in order], None),
-        lambda _, children: swapped(**dict(zip(order, children, strict=True))),
-    )
-    given = swapped(a=arr(2), b=arr(2, seed=1))
-    blob = written(given, fun=lambda node: node.a - node.b)
-    assert_same_values(jaxexp.deserialize(blob).call(given), arr(2) - arr(2, seed=1))
-    order.reverse()
-    message = r"Swapped has the children b, a in this process, and a, b in the artif"
-    with pytest.raises(jaxexp.errors.ExportError, match=message):
-        jaxexp.deserialize(blob).call(given)
-
-
 def test_of_two_local_classes_neither_is_used() -> None:
     def node() -> Any:
         local = type("Local", (dict,), {})

@@ -63,14 +63,6 @@ def test_same_bytes_in_every_process(tmp_path, subprocess_env) -> None:
     assert set(json.loads(outputs.pop())) == {*names, "loaded"}
 
 
-def test_same_bytes_from_equal_objects() -> None:
-    exported = exported_case("mixed_nodes")
-    blob = exported.serialize(vjp_order=1)
-    assert type(blob) is bytearray
-    assert jaxexp.deserialize(blob).serialize(vjp_order=1) == exported.serialize(vjp_order=1) == blob
-    assert jaxexp.Exported.from_jax(jax_export.deserialize(blob)).serialize(vjp_order=1) == blob
-
-
 BUFFERS = [
     bytes, bytearray, memoryview, lambda b: memoryview(bytearray(b)), lambda b: memoryview(b).cast("b"),
     lambda b: memoryview(b"xyz" + b)[3:], lambda b: np.frombuffer(b, np.uint8),
@@ -171,6 +163,7 @@ def test_vjp_orders() -> None:
     exported, shorter = exported_case("sin"), b""
     for order in range(4):
         blob = exported.serialize(vjp_order=order)
+        assert type(blob) is bytearray
         for library in (jaxexp, jax_export):
             link, found = library.deserialize(blob), 0
             while link.has_vjp():

@@ -21,11 +21,11 @@ import jaxexp
 from jaxexp._kernel.codec import binding, treedefs
 from jaxexp._kernel.codec import nodes as library_nodes
 from jaxexp.errors import DeserializationError, ExportError, PolicyError, SerializationError
+from kit.alike import LIBRARIES
 from kit.compare import assert_same_values
 from kit.corpus import arr, spec
 from kit.each import each
 from kit.library_nodes import MISSING, VALUES, Node, Pair, described, double, replaced_name, written
-from kit.trees import LIBRARIES
 
 pytestmark = pytest.mark.jax
 

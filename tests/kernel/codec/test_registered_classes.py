@@ -19,16 +19,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 from jax import export as jax_export
 from jax._src.export import serialization
 
 import jaxexp
+from kit.alike import LIBRARIES
 from kit.compare import assert_same_values
 from kit.corpus import arr
-from kit.derivatives import pull_back
 from kit.each import each
-from kit.trees import LIBRARIES, check, of, squares
+from kit.trees import check, of, squares
 
 pytestmark = pytest.mark.jax
 
@@ -123,56 +122,6 @@ def test_unregistered_classes_are_stored_by_name(make: Callable[[Any], Any]) -> 
     result = jaxexp.deserialize(exported.serialize()).call(value)
     assert_same_values(jax.tree.leaves(result), jax.tree.leaves(squares(value)))
     assert jax.tree.structure(result) == jax.tree.structure(value) or make is namedtuple  # a local class of no module
-
-
-register_plain(jaxexp, flax.core.FrozenDict)
-register_plain(jax_export, nnx.State)
-register_plain(jaxexp, nnx.Param)
-
-
-def equinox_model() -> tuple[Any, Any]:
-    model = eqx.nn.MLP(2, 3, 4, 1, activation=jax.nn.tanh, key=jax.random.key(0))
-    arrays, static = eqx.partition(model, eqx.is_array)
-    return lambda arrays, x: jax.vmap(eqx.combine(arrays, static))(x), arrays
-
-
-def flax_model() -> tuple[Any, Any]:
-    model = flax.linen.Dense(3)
-    return model.apply, flax.core.freeze(model.init(jax.random.key(0), arr(1, 2)))
-
-
-def nnx_model() -> tuple[Any, Any]:
-    graph, state = nnx.split(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
-    return lambda state, x: nnx.merge(graph, state)(x), state
-
-
-def nnx_model_of_pure_dicts() -> tuple[Any, Any]:
-    """The layers of an nnx.List or Sequential have int keys in a pure dict: those need no registration."""
-    model = nnx.Sequential(nnx.Linear(2, 3, rngs=nnx.Rngs(0)), jnp.tanh, nnx.Linear(3, 1, rngs=nnx.Rngs(1)))
-    graph, state = nnx.split(model)
-
-    def apply(params: Any, x: Any) -> Any:
-        filled = jax.tree.map(lambda s: s, state)
-        nnx.replace_by_pure_dict(filled, params)
-        return nnx.merge(graph, filled)(x)
-
-    params = nnx.to_pure_dict(state)
-    assert set(params["layers"]) == {0, 2}
-    return apply, params
-
-
-@each("make", [equinox_model, flax_model, nnx_model, nnx_model_of_pure_dicts])
-def test_models_of_libraries(make: Callable[[], tuple[Any, Any]]) -> None:
-    apply, params = make()
-    args = params, arr(4, 2)
-    exported = jaxexp.export(jax.jit(apply))(*args)
-    blob = exported.serialize(vjp_order=1)
-    assert jax_export.deserialize(blob).in_tree == jax.tree.structure((args, {}))
-    loaded = jaxexp.deserialize(blob)
-    assert_same_values(loaded.call(*args), apply(*args))
-    found, expected = (pull_back(fun, args, {}) for fun in (loaded.call, apply))
-    assert_same_values(jax.tree.leaves(found), jax.tree.leaves(expected))
-    assert type(found[0][0]) is type(params)
 
 
 class Fresh(typing.NamedTuple):

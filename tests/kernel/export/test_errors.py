@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import export as jax_export
-from jax.experimental import io_callback
 
 import jaxexp
 from jaxexp import _jax
@@ -22,11 +21,23 @@ from kit.each import each
 pytestmark = pytest.mark.jax
 
 
-@each("not_jitted", [lambda x: x, Tagged, 3, None, "f"])
-def test_not_jitted(not_jitted) -> None:
-    raises_alike(lambda library: library.export(not_jitted)(f32(1)), match="jit")
-    with pytest.raises(ExportError, match=r"not an object of <class '.*ArrayImpl'>: pass jax\.jit\(function\)"):
-        jaxexp.export(jnp.ones((50, 50)))
+NOT_JITTED = [
+    lambda x: x,
+    Tagged,
+    jnp.sin.__wrapped__,
+    jax.jit(jnp.sin).lower(arr(2)),
+    3,
+    None,
+    "f",
+    jnp.ones((50, 50)),
+]
+
+
+@each("not_jitted", NOT_JITTED)
+def test_not_jitted(not_jitted: Any) -> None:
+    match = r"made by jax\.jit, not .*: pass jax\.jit\(function\)"
+    error = raises_alike(lambda library: library.export(not_jitted)(f32(1)), match=match)
+    assert len(str(error)) < 400
 
 
 def test_unstable_custom_call() -> None:
@@ -48,19 +59,6 @@ def test_several_symbolic_scopes() -> None:
     raises_alike(lambda library: library.export(fun)(spec((a,)), spec((b,))), match="scope")
     nested = jax.jit(lambda d, *, k: (d, k))
     raises_alike(lambda library: library.export(nested)({"p": spec((a,))}, k=spec((b,))), match="'p'.*k|k.*'p'")
-
-
-@each(
-    "callback",
-    [
-        lambda x: jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x),
-        lambda x: io_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x, ordered=True),
-        lambda x: (jax.debug.print("{x}", x=x), x)[1],
-    ],
-)
-def test_host_callbacks(callback) -> None:
-    error = raises_alike(lambda library: library.export(jax.jit(callback))(arr(2)), match="callback")
-    assert isinstance(error, NotImplementedError)
 
 
 @each("version", [0, 8, 11])
@@ -89,21 +87,24 @@ WRONG_CALLS = {
     "tree leaf": ((X, {"k": (K, K), "n": N}), {"scale": f32(1)}, "tuple"),
     "none": ((None, {"k": K, "n": N}), {"scale": f32(1)}, "None"),
     "rank": ((X[0], {"k": K, "n": N}), {"scale": f32(1)}, "2.*1"),
-    "rank of scalar": ((X, {"k": K, "n": N}), {"scale": f32([1])}, "0.*1"),
+    "rank of scalar": ((X, {"k": K, "n": N}), {"scale": f32([1])}, "scale.*0.*1"),
     "constant dimension": ((arr(3, 4), {"k": K, "n": N}), {"scale": f32(1)}, "2.*4"),
     "indivisible dimension": ((X, {"k": arr(7), "n": N}), {"scale": f32(1)}, "7"),
     "inconsistent dimension": ((X, {"k": arr(8), "n": N}), {"scale": f32(1)}, "8"),
     "dtype": ((X.astype(np.int32), {"k": K, "n": N}), {"scale": f32(1)}, "float32.*int32|int32.*float32"),
-    "dtype in tree": ((X, {"k": K, "n": f32(2)}), {"scale": f32(1)}, "int32"),
+    "dtype in tree": ((X, {"k": K, "n": f32(2)}), {"scale": f32(1)}, r"\['n'\].*int32"),
     "weak dtype": ((X, {"k": K, "n": 2.0}), {"scale": f32(1)}, "int32"),
     "zero-size dimension": ((arr(0, 2), {"k": arr(0), "n": N}), {"scale": f32(1)}, "0"),
 }
 
 
-@each("how", ["eager", "jit", "grad"])
+@each("how", ["eager", "after a right one", "jit", "grad"])
 def test_wrong_call(how: str) -> None:
+    """Also on the way that repeated calls take."""
     functions = {library: _function(library) for library in LIBRARIES.values()}
     for args, kwargs, match in WRONG_CALLS.values():
+        if how == "after a right one":
+            functions[jaxexp].call(X, {"k": K, "n": N}, scale=f32(1))
 
         def provoke(library, args=args, kwargs=kwargs):
             call = functions[library].call
@@ -112,23 +113,6 @@ def test_wrong_call(how: str) -> None:
             return (jax.jit(call) if how == "jit" else call)(*args, **kwargs)
 
         raises_alike(provoke, match=match)
-
-
-def test_wrong_call_after_a_right_one() -> None:
-    """The way that repeated calls take must check as much as the first one."""
-    loaded = _function(jaxexp)
-    for _ in range(2):
-        loaded.call(X, {"k": K, "n": N}, scale=f32(1))
-        for args, kwargs, _match in WRONG_CALLS.values():
-            with pytest.raises(ExportError):
-                loaded.call(*args, **kwargs)
-
-
-def test_errors_name_the_argument() -> None:
-    for mistake, where in {"dtype in tree": r"\[1\]\['n'\]|d\['n'\]|'n'", "rank of scalar": "scale"}.items():
-        args, kwargs, _ = WRONG_CALLS[mistake]
-        with pytest.raises(ExportError, match=where):
-            _function(jaxexp).call(*args, **kwargs)
 
 
 @each("argument", ["text", object(), [1, "x"]])

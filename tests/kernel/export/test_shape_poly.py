@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import export as jax_export
-from jax import lax
 
 import jaxexp
 from kit.alike import LIBRARIES
@@ -174,17 +173,6 @@ def test_called_with_symbolic_shapes(shapes: str) -> None:
             jaxexp.export(jax.jit(callee.call))(*specs_of(jaxexp, wrong))
 
 
-def test_callers_constraints_satisfy_the_callee() -> None:
-    (a,) = jaxexp.symbolic_shape("a", constraints=["a >= 4", "mod(a, 2) == 0"])
-    callee = jaxexp.export(jax.jit(lambda x: x[:4].reshape((2, 2))))(spec((a,)))
-    (n,) = jaxexp.symbolic_shape("n", constraints=["n >= 2"])
-    exported = jaxexp.export(jax.jit(callee.call))(spec((2 * n,)))
-    np.testing.assert_allclose(exported.call(arr(6)), arr(6)[:4].reshape(2, 2))
-    (m,) = jaxexp.symbolic_shape("m")
-    with pytest.raises(jaxexp.errors.ExportError, match="calling"):
-        jaxexp.export(jax.jit(callee.call))(spec((2 * m,)))
-
-
 # Each constraint of the callee, and one of the caller that implies it.
 IMPLIED = {"b >= 4": "n >= 6", "b <= 4": "n <= 3", "mod(b, 6) == 0": "mod(n, 6) == 0"}
 
@@ -263,11 +251,3 @@ def test_many_equalities() -> None:
     loaded = jaxexp.deserialize(exported.serialize())
     assert str(loaded.in_avals) == str(exported.in_avals)
     assert bytes(loaded.serialize()) == bytes(exported.serialize())
-
-
-def test_a_dimension_serves_as_a_value() -> None:
-    (b,) = jaxexp.symbolic_shape("b")
-    fun = jax.jit(lambda x: (x / x.shape[0], jnp.array(x.shape[0] * 2), lax.fori_loop(0, x.shape[0], jnp.add, 0)))
-    exported = jaxexp.export(fun)(spec((b,)))
-    for library in LIBRARIES.values():
-        assert_same_values(library.deserialize(exported.serialize()).call(arr(5)), fun(arr(5)))

@@ -212,9 +212,10 @@ def swapped(pair: Any) -> Iterator[tuple[jaxexp.Exported, Any]]:
 
 @each("way", WAYS)
 def test_no_way_swaps_results(way: str, swapped: tuple[jaxexp.Exported, Any], tmp_path: Path) -> None:
-    """`call` refuses it, whatever was done to the function before."""
+    """`call` refuses it, whatever was done before: some libraries have another order in each process."""
     function, args = swapped
-    with pytest.raises(jaxexp.errors.ExportError, match=r"library_of_facts\.Pair"):
+    message = r"library_of_facts\.Pair has the children b, a in this process, and a, b in the artif"
+    with pytest.raises(jaxexp.errors.ExportError, match=message):
         made = WAYS[way](function, tmp_path)
         made.call(*args[1:] if isinstance(made, jaxexp.BoundExported) else args)
 
@@ -234,10 +235,3 @@ def test_no_way_writes_other_names(way: str, pair: Any, tmp_path: Path) -> None:
     before = define_pair(("a", "b"))
     found, factor = jaxexp.deserialize(blob).call(WEIGHTS, before(X, 2 * X), 2.0)
     assert_same_values((found.a, found.b, factor), (X + 3, 2 * X - 3, np.float32(4)))
-
-
-def test_jax_export_gets_no_swapped_function(swapped: tuple[jaxexp.Exported, Any]) -> None:
-    """Its objects have no place for what the artifact says of the class."""
-    function, _ = swapped
-    with pytest.raises(jaxexp.errors.ExportError, match=r"library_of_facts\.Pair"):
-        function.to_jax()

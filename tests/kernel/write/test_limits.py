@@ -8,6 +8,7 @@ import errno
 import mmap
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -72,58 +73,52 @@ def with_arguments(count: int, kept: tuple[int, ...] | None = None) -> Any:
     )
 
 
-def test_kept_arguments() -> None:
-    most = with_arguments(2**16)
-    loaded = jaxexp.deserialize(most.serialize())
-    assert loaded.module_kept_var_idx == most.module_kept_var_idx
-    refused(with_arguments(2**16 + 1), "module_kept_var_idx: .* the one with index 65536: let it take fewer arrays")
-    many = with_arguments(2**16 + 9, (0, 2**16 - 1))
-    assert len(jaxexp.deserialize(many.serialize()).in_avals) == 2**16 + 9
+def with_axes(count: int) -> Any:
+    names = tuple(f"axis{i}" for i in range(count))
+    mesh = AbstractMesh((1,) * count, names, axis_types=(AxisType.Auto,) * count)
+    return exported(_in_named_shardings=(NamedSharding(mesh, P(*names[-1:])),))
 
 
-def test_mesh_axes() -> None:
-    def with_axes(count: int) -> Any:
-        names = tuple(f"axis{i}" for i in range(count))
-        mesh = AbstractMesh((1,) * count, names, axis_types=(AxisType.Auto,) * count)
-        return exported(_in_named_shardings=(NamedSharding(mesh, P(*names[-1:])),))
-
-    loaded = jaxexp.deserialize(with_axes(256).serialize())
-    assert loaded._in_named_shardings == with_axes(256)._in_named_shardings
-    refused(with_axes(257), "at most 256 mesh axes, found 257")
+def of_levels(levels: int) -> Any:
+    argument: Any = 0
+    for _ in range(levels - 3):
+        argument = (argument,)
+    return exported(in_tree=jax.tree_util.tree_structure(((argument,), {})))
 
 
-def test_sizes() -> None:
-    assert jaxexp.deserialize(of_shape(2**63 - 1).serialize()).in_avals[0].shape == (2**63 - 1,)
-    for size in (2**63, 2**200):
-        refused(of_shape(size), r"in_avals\[0\]: a dimension .* to 9223372036854775807, the most that the format holds")
+def of_dimension(text: str) -> Any:
+    return of_shape(*jaxexp.symbolic_shape(text))
 
 
-@each(
-    "largest, too_large, limit",
-    [
-        ("a^63", "a^64", "powers of at most 63"),
-        ("floordiv(" * 64 + "a" + " + 1, 2)" * 64, "floordiv(" * 65 + "a" + " + 1, 2)" * 65, "at most 64 nested"),
-        (f"{2**63 - 1}*a", f"{2**63}*a", "numbers fit into 63 bits"),
-        ("a + 1", f"a + {2**64}", "numbers fit into 63 bits"),
-        ("v" * 16_384, "v" * 16_385, "at most 16384 characters"),
-    ],
-)
-def test_the_largest_expressions(largest: str, too_large: str, limit: str) -> None:
-    original = of_shape(*jaxexp.symbolic_shape(largest))
+KEPT = "module_kept_var_idx: .* the one with index 65536: let it take fewer arrays"
+SIZE = r"in_avals\[0\]: a dimension .* to 9223372036854775807, the most that the format holds"
+# What makes the function, its largest arguments, larger ones, and the limit.
+LIMITS: list[tuple[Callable[..., Any], tuple[Any, ...], tuple[Any, ...], str]] = [
+    (with_arguments, (2**16,), (2**16 + 1,), KEPT),
+    (with_arguments, (2**16 + 9, (0, 2**16 - 1)), (2**16 + 9, (0, 2**16)), KEPT),
+    (with_axes, (256,), (257,), "at most 256 mesh axes, found 257"),
+    (of_levels, (1000,), (1001,), "in_tree: the tree has more than 1000 levels"),
+    *((of_shape, (2**63 - 1,), (size,), SIZE) for size in (2**63, 2**200)),
+    (of_dimension, ("a^63",), ("a^64",), "powers of at most 63"),
+    (of_dimension, ("floordiv(" * 64 + "a" + " + 1, 2)" * 64,), ("floordiv(" * 65 + "a" + " + 1, 2)" * 65,),
+     "at most 64 nested"),
+    (of_dimension, (f"{2**63 - 1}*a",), (f"{2**63}*a",), "numbers fit into 63 bits"),
+    (of_dimension, ("a + 1",), (f"a + {2**64}",), "numbers fit into 63 bits"),
+    (of_dimension, ("v" * 16_384,), ("v" * 16_385,), "at most 16384 characters"),
+]  # fmt: skip
+
+
+@each("make, largest, too_large, limit", LIMITS)
+def test_the_largest(make: Callable[..., Any], largest: Any, too_large: Any, limit: str) -> None:
+    original = make(*largest)
     loaded = jaxexp.deserialize(original.serialize())
-    assert str(loaded.in_avals[0].shape[0]) == str(original.in_avals[0].shape[0])
-    refused(of_shape(*jaxexp.symbolic_shape(too_large)), limit)
+    for field in ("in_tree", "module_kept_var_idx", "_in_named_shardings"):
+        assert getattr(loaded, field) == getattr(original, field)
+    assert [str(aval.shape) for aval in loaded.in_avals] == [str(aval.shape) for aval in original.in_avals]
+    refused(make(*too_large), limit)
 
 
-def test_levels_of_a_tree() -> None:
-    def of_levels(levels: int) -> Any:
-        argument: Any = 0
-        for _ in range(levels - 3):
-            argument = (argument,)
-        return exported(in_tree=jax.tree_util.tree_structure(((argument,), {})))
-
-    assert jaxexp.deserialize(of_levels(1000).serialize()).in_tree == of_levels(1000).in_tree
-    refused(of_levels(1001), "in_tree: the tree has more than 1000 levels")
+def test_trees_of_no_call() -> None:
     tree = jax.tree_util.tree_structure([0])
     refused(exported(in_tree=tree), "in_tree: .*tuple of arguments and the dict of keyword")
     for _ in range(17):  # 131,072 lists, one inside the other
@@ -180,18 +175,12 @@ def test_unregistered_pytree_type() -> None:
 
     fun = jax.jit(lambda x: Unregistered(x, x, ("", 0)).left)
     node = Unregistered(arr(2), arr(2), ("", 0))
-    for tree in (node, {"a": [node]}):
+    pair = collections.namedtuple("Unregistered", "a b")
+    for tree in (node, {"a": [node]}, pair(arr(2), arr(2))):
         exports = {library: library.export(jax.jit(lambda t: t))(tree) for library in LIBRARIES.values()}
         error = raises_alike(lambda library, exports=exports: strictly(exports[library]), match="Unregistered")
         assert isinstance(error, jaxexp.errors.SerializationError)
     assert jaxexp.export(fun)(arr(2)).serialize(), "inside the function any type will do"
-
-
-def test_unregistered_namedtuple() -> None:
-    pair = collections.namedtuple("LonelyPair", "a b")
-    raises_alike(
-        lambda library: strictly(library.export(jax.jit(lambda t: t.a))(pair(arr(2), arr(2)))), match="LonelyPair"
-    )
 
 
 def test_unknown_disabled_check() -> None:
