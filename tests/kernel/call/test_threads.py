@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -95,6 +96,27 @@ def test_one_function_in_all_threads(blobs: list[bytes]) -> None:
             assert derived[:2] == found[0][1][:2]
             assert derived[2] is found[0][1][2]
             assert written == found[0][2]
+
+
+def test_a_buffer_whose_owner_lets_go(blobs: list[bytes]) -> None:
+    """All threads read from one buffer, drop some of what they read, and the last reference goes."""
+    keep = [memoryview(bytes(blobs[1]))]
+
+    def work(thread: int) -> bool:
+        kept = []
+        for _ in range(50):
+            exported = jaxexp.deserialize(keep[0])
+            kept.append(exported.vjp() if thread % 2 else exported)
+            del exported
+            gc.collect(0)
+        return all(one.mlir_module_serialized for one in kept)
+
+    expected = describe(jaxexp.deserialize(blobs[1]))
+    assert all(at_once(work))
+    survivor = jaxexp.deserialize(keep[0])
+    keep.clear()
+    gc.collect()
+    assert describe(survivor) == expected
 
 
 def test_refusals_and_exports_in_all_threads(blobs: list[bytes]) -> None:
