@@ -45,6 +45,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="what gates a commit: nothing that is marked as long, and of what is marked as wide the fixed part",
     )
+    parser.addoption(
+        "--again",
+        action="store_true",
+        help="for another pair of Python and JAX: what gates a commit, and all of what is marked as jax, unless it is "
+        "long(once=True)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -134,6 +140,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     rooms = config.getoption("--brief")
     if config.getoption("--gate") or rooms is not None:
         keep(gate(items), items, config)
+    if config.getoption("--again"):
+        keep(gate(items) | set(filter(runs_again, items)), items, config)
     if rooms is not None:
         keep(brief(items, set(rooms.split(","))), items, config)
     cases_in_a_row(items)
@@ -153,6 +161,11 @@ def gate(items: list[pytest.Item]) -> set[pytest.Item]:
             chosen.add(item)
         seen[test] += 1
     return chosen
+
+
+def runs_again(item: pytest.Item) -> bool:
+    long = item.get_closest_marker("long")
+    return bool(item.get_closest_marker("jax")) and not (long and long.kwargs.get("once"))
 
 
 def cases_in_a_row(items: list[pytest.Item]) -> None:

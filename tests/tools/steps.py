@@ -133,11 +133,15 @@ def night() -> dict[int, list[Step]]:
     return {
         1: [pytest("all tests", '-m "not cpp"', 3600, "all cases, on the default pair", MEASURED)],
         2: [
-            pair("second pair", second, '-m "not cpp"', 2400, "all cases, with another Python and JAX"),
+            pair("second pair", second, '--again -m "not cpp"', 2400,
+                 "the gate, and nearly all cases that depend on JAX, with another Python and JAX"),
             pytest("tests of an old CPU", '--gate -m "not cpp"', 900,
                    "the gate with instructions up to SSE4.2, OpenBLAS for Prescott, one thread", OLD_CPU),
         ],
-        3: [pair("third pair", third, '-m "not cpp"', 2400, "all cases, with the third Python and JAX"), busy],
+        3: [
+            pair("third pair", third, '--again -m "not cpp"', 2400, "the same with the third Python and JAX"),
+            busy,
+        ],
         4: [
             Step("C++", "make --no-print-directory runtime", 400, "builds what the tests of C++ link"),
             pytest("all tests of C++", "-m cpp", 1500, "all cases, shared libraries included"),

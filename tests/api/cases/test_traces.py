@@ -575,6 +575,7 @@ def recorded_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.long(
     promise="of an operation that was changed, a trace tells which one it is",
     sibling="test_traces.py::test_a_changed_operation_is_named",
+    once=True,
 )
 @pytest.mark.processes(reason="another optimization of the compiler")
 @pytest.mark.parametrize("name", traced_models.MODELS)
@@ -591,6 +592,7 @@ def test_changed_operations_are_named(name: str, recorded_elsewhere: Path) -> No
 @pytest.mark.long(
     promise="of an operation of several devices that was changed, a trace tells which one it is",
     sibling="test_traces.py::test_code_of_each_device",
+    once=True,
 )
 def test_changed_operations_of_devices_are_named(tmp_path: Path) -> None:
     saved(*SHARDED, path=tmp_path / "f.jaxexp")
