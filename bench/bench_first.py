@@ -59,6 +59,10 @@ def flattening(library: Any, case: Case, artifact: bytes) -> Callable[[], object
     return lambda: [tree.__getstate__() for tree in (exported.in_tree, exported.out_tree)]
 
 
+def copying(library: Any, case: Case, artifact: bytes) -> Callable[[], object]:
+    return floors.memcpy([library.deserialize(artifact).mlir_module_serialized])
+
+
 def building(library: Any, case: Case, artifact: bytes) -> Callable[[], object]:
     return floors.building(library.deserialize(artifact))
 
@@ -115,7 +119,7 @@ def _write_trial(case: Case, program: Program, subject: ModuleType, oracle: Modu
         subject=sample(writing, subject),
         oracle=sample(writing, oracle),
         wrong=bench_serialize.trial(case, program, subject, oracle).wrong,
-        beside={"trees": sample(flattening, oracle)},
+        beside={"trees": sample(flattening, oracle), "memcpy": sample(copying, oracle)},
     )
 
 
@@ -145,7 +149,10 @@ QUESTIONS = (
         "serialize, first time",
         f"`Exported.serialize` of a function that was just exported. The VJPs of the case were made before. {_NEW}",
         _write_trial,
-        beside={"trees": "only JAX's own description of both trees, `PyTreeDef.__getstate__`"},
+        beside={
+            "trees": "only JAX's own description of both trees, `PyTreeDef.__getstate__`",
+            "memcpy": "one copy of the module into new memory",
+        },
         applies=_is_asked,
         patience=2,
         quick=False,

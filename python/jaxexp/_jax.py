@@ -362,7 +362,8 @@ def dimension_layout() -> tuple[type, type, type, Any] | None:
     """JAX's classes of dimensions, terms and factors, and the term 1; None if their slots are unknown."""
     scope = SymbolicScope()
     try:
-        dimension: Any = symbolic_shape("c + a*b^2 - 2*max(a - 3, 0) + 5", scope=scope)[0]
+        a, b, c = (dimension_variable(name, scope) for name in "abc")
+        dimension: Any = c + a * b**2 - 2 * dimension_operation("max", a - 3, 0, scope) + 5  # JAX's parser is slow
         names = [{*cls.__slots__} for cls in (DimExpr, DimTerm, DimFactor)]
         known = names == _SLOTS_OF_DIMENSIONS and _slots_of(dimension) == _KNOWN_DIMENSION and dimension._scope is scope
     except MemoryError:

@@ -128,7 +128,7 @@ def test_code_of_several_functions_in_one_file(artifact: Path, exe: Path, tmp_pa
     named, alike = written(tmp_path / "other.jaxexp", other), written(tmp_path / "alike.jaxexp", lambda x: x - 1)
     jaxexp.load(artifact).precompile(into=exe)
     for save_more, why in (
-        (None, "JAX compiled its code of this function, which only Python can use"),
+        (None, "its code of this function is for calls in JAX; save_executable writes code for calls without JAX"),
         (named, "it has no code of this function"),
         (alike, "its code is for another module of this name: another function, or this one exported again\n"),
     ):

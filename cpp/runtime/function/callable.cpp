@@ -355,20 +355,19 @@ const std::string& Callable::sha256_of_module() const {
 Executable Callable::make_executable(const StaticModule& module) const {
   const auto changed = without_sources(module.bytes);
   const std::span<const std::uint8_t> bytes = changed ? *changed : module.bytes;
-  const Client::Options of_jax = as_in_jax(*client_, compile_options_);
-  const auto is_unknown = [&](const auto& option, const std::string& words) {
-    return !compile_options_.contains(option.first) && words.find(option.first) != std::string::npos;
-  };
-  try {
+  Client::Options all = as_in_jax(*client_, compile_options_);
+  while (true) {
     try {
-      return Executable(client_, bytes, options(of_jax));
+      return Executable(client_, bytes, options(all));
     } catch (const PluginError& error) {
-      if (std::ranges::none_of(of_jax, [&](const auto& option) { return is_unknown(option, error.words); })) throw;
-      return Executable(client_, bytes, options(compile_options_));  // the plugin has other options
+      const auto is_unknown = [&](const auto& option) {
+        return !compile_options_.contains(option.first) && error.words.find(option.first) != std::string::npos;
+      };
+      if (std::erase_if(all, is_unknown) == 0) {
+        explain(error.words);
+        throw;
+      }
     }
-  } catch (const PluginError& error) {
-    explain(error.words);
-    throw;
   }
 }
 

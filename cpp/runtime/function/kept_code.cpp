@@ -69,7 +69,9 @@ KeptCode find_code(std::shared_ptr<const Client> client, const wire::FileBytes& 
       const std::string* const function = value_of(record->conditions, "function");
       if (!function || *function != conditions.front().second) continue;
       if (!value_of(record->conditions, "plugin")) {
-        if (!is_explained) found.why_not = "JAX compiled its code of this function, which only Python can use";
+        if (!is_explained)
+          found.why_not =
+              "its code of this function is for calls in JAX; save_executable writes code for calls without JAX";
         continue;
       }
       const std::string* const module = value_of(record->conditions, "module");

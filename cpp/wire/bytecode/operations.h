@@ -9,7 +9,7 @@
 
 namespace jaxexp::wire {
 
-/// An operation, in a few letters. `values.h` says what `values` and `regions` mean.
+/// An operation, in a few letters. `Values` in `bytecode.cpp` says what the letters of `values` and `regions` mean.
 struct KnownOperation {
   /// Without the dialect if that is VHLO.
   std::string_view name;

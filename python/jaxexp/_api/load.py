@@ -13,7 +13,7 @@ from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, PolicyError, SignatureError, WeightsError
 from jaxexp._kernel.artifact.words import check_flags
 from jaxexp._kernel.function import data
-from jaxexp._kernel.io.files import path_here
+from jaxexp._kernel.io.files import is_url, path_here
 from jaxexp._kernel.io.lock import worker_count
 from jaxexp._kernel.io.other_files import instead_of_artifact
 from jaxexp._kernel.read.decode import verified, verify_modules
@@ -399,7 +399,7 @@ def _about(error: Exception, name: str) -> Exception:
         error.file = name
         if isinstance(error, DeserializationError):
             error.found = instead_of_artifact(error.found, error.path, b"")
-    elif isinstance(error, FileNotFoundError) and ("::" in name or "://" in name):
+    elif isinstance(error, FileNotFoundError) and ("::" in name or is_url(name)):
         return FileNotFoundError(error.errno, f"{error.strerror}. {_OTHER_PLACES}", name)
     elif isinstance(error, IsADirectoryError):
         advice = f"load_many takes the files in it, as in sorted(pathlib.Path({name!r}).glob('*.jaxexp'))"

@@ -16,7 +16,8 @@ from click.shell_completion import (
     split_arg_string,
 )
 
-from jaxexp._fleet.places.source import MEMBER, is_url
+from jaxexp._fleet.places.source import MEMBER
+from jaxexp._kernel.io.files import is_url
 
 VARIABLE = "_JAXEXP_COMPLETE"  # a shell sets it to ask
 SHELLS = ("bash", "zsh", "fish")

@@ -10,9 +10,10 @@ import click
 
 from jaxexp._errors import DeserializationError, ExportError
 from jaxexp._fleet.places.folders import Folders
-from jaxexp._fleet.places.source import MEMBER, Kind, Source, is_archive, is_url, split
+from jaxexp._fleet.places.source import MEMBER, Kind, Source, is_archive, split
 from jaxexp._fleet.places.verify import checked
 from jaxexp._kernel.artifact.words import near
+from jaxexp._kernel.io.files import is_url
 
 from .complaints import misused
 

@@ -17,9 +17,10 @@ from jaxexp._cli.page import progress, say
 from jaxexp._errors import ExportError, WeightsError
 from jaxexp._fleet.archive.archive import Archive, only
 from jaxexp._fleet.passes.many import Place, verified
-from jaxexp._fleet.places.source import Opened, is_url, path_in
+from jaxexp._fleet.places.source import Opened, path_in
 from jaxexp._kernel.artifact.words import counted
 from jaxexp._kernel.io import files
+from jaxexp._kernel.io.files import is_url
 from jaxexp._kernel.io.other_files import ARCHIVE, ARTIFACT
 from jaxexp._kernel.io.remote import stamp
 

@@ -10,8 +10,8 @@ import click
 from jaxexp._cli import functions, inputs, options
 from jaxexp._cli.options import option
 from jaxexp._cli.page import Column, Page, say
-from jaxexp._fleet.places.source import is_url
 from jaxexp._kernel.artifact.words import counted
+from jaxexp._kernel.io.files import is_url
 
 if TYPE_CHECKING:
     pass

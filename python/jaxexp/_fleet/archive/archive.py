@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, ExportTypeError
 from jaxexp._kernel.artifact.words import bytes_in_words, check_flags, counted, cut, derivatives, is_text, lowered_for
-from jaxexp._kernel.io.files import is_zip, named_in_errors
+from jaxexp._kernel.io.files import is_url, is_zip, named_in_errors
 from jaxexp._kernel.io.sources import open_source
 from jaxexp._public import PublicNames, no_attribute, public, public_dir
 
@@ -626,7 +626,7 @@ def _refuse_unknown_sizes(handle: Handle, function: Exported) -> None:
 
 def _on_this_machine(path: str | os.PathLike[str]) -> str:
     """Returns a path that is neither a URL nor a file descriptor, which `open` would close."""
-    if isinstance(path, str) and "://" in path:
+    if isinstance(path, str) and is_url(path):
         raise ExportError(
             f"{path} is a URL, from which archives are only read: write a file on this machine, and copy it there"
         )

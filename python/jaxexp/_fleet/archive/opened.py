@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from jaxexp import _native
 from jaxexp._errors import ChangedArtifactError, DeserializationError, ExportError, PolicyError, WeightsError, cause
 from jaxexp._kernel.artifact.words import is_text, meant
-from jaxexp._kernel.io.files import Identity, empty, identity_of, named_in_errors, written_to
+from jaxexp._kernel.io.files import Identity, empty, identity_of, is_url, named_in_errors, written_to
 from jaxexp._kernel.io.other_files import HEAD, instead_of_archive
 from jaxexp._kernel.io.sources import Storage
 
@@ -363,7 +363,7 @@ def opened_signed(source: Any, by: SignedBy) -> OpenArchive:
     if not isinstance(source, (str, os.PathLike)):
         raise unnamed(f"{type(source).__name__}")
     path = os.fsdecode(source)
-    if "://" in path:
+    if is_url(path):
         raise unnamed("a URL: copy the file here with its signature")
     signed = SignedFiles(by)
     return OpenArchive(_InMemory(path, signed.opened(path)), signed=signed)

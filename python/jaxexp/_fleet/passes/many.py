@@ -40,12 +40,13 @@ from jaxexp._fleet.places import verify
 from jaxexp._fleet.places.folders import Folders
 from jaxexp._fleet.places.inspect import Digests, digests_of
 from jaxexp._fleet.places.load import loaded
-from jaxexp._fleet.places.source import MEMBER, Kind, Opened, Source, beside, is_archive, is_url, path_in, split
+from jaxexp._fleet.places.source import MEMBER, Kind, Opened, Source, beside, is_archive, path_in, split
 from jaxexp._fleet.places.verify import Verified
 from jaxexp._kernel.artifact import texts
 from jaxexp._kernel.artifact.chain import chain
 from jaxexp._kernel.artifact.words import meant
 from jaxexp._kernel.io import files, remote
+from jaxexp._kernel.io.files import is_url
 from jaxexp._kernel.io.remote import stamp
 from jaxexp._public import public
 

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from jaxexp._errors import ExportError
 from jaxexp._kernel.artifact.words import counted
+from jaxexp._kernel.io.files import is_url
 from jaxexp._kernel.io.sources import files_in
 
-from .source import SUFFIXES, Kind, is_archive, is_url, kind_in_folder
+from .source import SUFFIXES, Kind, is_archive, kind_in_folder
 
 _WEIGHTS = (".safetensors", ".safetensors.index.json")
 # How many files behind URLs are looked into at the same time, and for how many of them the results may wait.

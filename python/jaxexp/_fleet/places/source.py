@@ -16,6 +16,7 @@ from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, ExportTypeError
 from jaxexp._kernel.artifact.opened import opened, tables_of
 from jaxexp._kernel.io import files
+from jaxexp._kernel.io.files import is_url
 from jaxexp._kernel.io.other_files import MARK, MARK_AT, is_tensors
 from jaxexp._kernel.io.sources import beginning_of_url, open_source
 
@@ -267,7 +268,7 @@ def split(text: str) -> tuple[str, str | None]:
     """A path and the name of a member, if there is one. If a file has the whole text as its name, that is the path."""
     path, found, member = text.rpartition(MEMBER)
     # URLs of fsspec are chained by the same two colons, as in simplecache::https://... and zip://name::/tmp/all.zip
-    if not found or not path or "://" in member or _is_chained(path) or os.path.lexists(text):
+    if not found or not path or is_url(member) or _is_chained(path) or os.path.lexists(text):
         return text, None
     return path, member
 
@@ -278,13 +279,9 @@ def _is_chained(url: str) -> bool:
     return bool(found) and protocol in _INSIDE
 
 
-def is_url(path: str) -> bool:
-    return "://" in path
-
-
 def link_of_file(url: str) -> str:
     """The link of a chained URL that names the file; the others say where that is. Another URL is returned as it is."""
-    return next((link for link in url.split(MEMBER) if "://" in link), url)
+    return next((link for link in url.split(MEMBER) if is_url(link)), url)
 
 
 def path_in(place: str) -> str:

@@ -12,11 +12,11 @@ from jaxexp._errors import WeightsError
 from jaxexp._kernel.artifact import texts
 from jaxexp._kernel.artifact.chain import check_modules
 from jaxexp._kernel.artifact.words import counted
-from jaxexp._kernel.io.files import beginning, file_bytes, regular
+from jaxexp._kernel.io.files import beginning, file_bytes, is_url, regular
 from jaxexp._kernel.io.other_files import EXECUTABLES, is_tensors
 from jaxexp._public import public
 
-from .source import Opened, Source, beside, is_url, source
+from .source import Opened, Source, beside, source
 
 if TYPE_CHECKING:
     from jaxexp._executables.executables import Executable as Executable

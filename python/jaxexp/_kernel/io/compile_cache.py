@@ -145,7 +145,7 @@ def _made(folder: str | os.PathLike[str], max_bytes: int) -> CompileCache:
     files.path_of(folder, "compile_cache")
     if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes <= 0:
         raise ExportError(f"max_bytes is a number of bytes above 0, found {max_bytes!r}")
-    if isinstance(folder, str) and "://" in folder:
+    if isinstance(folder, str) and files.is_url(folder):
         raise ExportError(
             f"a compile cache is a folder on this machine, and {folder!r} is a URL: mount it, or copy its files to a "
             "folder"

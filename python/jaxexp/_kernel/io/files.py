@@ -41,10 +41,14 @@ def path_of(given: Any, what: str, advice: str = "") -> str:
     return text
 
 
+def is_url(path: str) -> bool:
+    return "://" in path
+
+
 def path_here(given: Any, what: str, advice: str = "") -> str:
     """The path of a file on this machine, as `path_of`: no URL."""
     text = path_of(given, what, advice)
-    if "://" in text:
+    if is_url(text):
         raise ExportError(f"{what} takes the path of a file on this machine: {text!r} is a URL")
     if what.endswith("=") and "::" in text and is_zip(text.partition("::")[0]):
         of_weights = f". Its weights are jaxexp.load({text!r}).weights" if what == "weights=" else ""

@@ -13,6 +13,8 @@ from typing import Any
 
 from jaxexp._errors import ChangedArtifactError, DeserializationError, ExportTypeError, cause, shown
 
+from .files import is_url
+
 _HTTP = ("http", "https")
 _LONGEST = 200
 # Headers that every server needs to know: none of them is a secret.
@@ -182,7 +184,7 @@ def described(url: str) -> tuple[int, str]:
 
 def stamp(path: str) -> tuple[int, int | str]:
     """The size of a file, also behind a URL, and a value that differs after the file is written again."""
-    if "://" in path:
+    if is_url(path):
         return described(path)
     found = os.stat(path)
     return found.st_size, found.st_mtime_ns

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from jaxexp._errors import ExportError, ExportTypeError, cause, shown
 
 from . import lock
-from .files import file_bytes
+from .files import file_bytes, is_url
 from .remote import Version, cut, facts_of, failures, filesystem_of, of_info
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Storage:
 
 def open_source(source: Any, options: dict[str, Any]) -> Storage:
     """Opens a path, a URL (anything with ``://``), or a binary file object."""
-    if isinstance(source, str) and "://" in source:
+    if isinstance(source, str) and is_url(source):
         return _Remote(source, options)
     if options:
         raise ExportTypeError(f"storage options are for URLs, found {', '.join(options)} with {source!r}")
