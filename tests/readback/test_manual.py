@@ -20,7 +20,7 @@ from jaxexp import _jax
 from jaxexp._readback import reader
 from jaxexp._readback.read_back import OPERATIONS
 from jaxexp._readback.refused import RefusedError
-from kit.batches import reload
+from kit.batches import equations, reload
 from kit.corpus import arr, export_with, mesh
 from kit.each import each
 from kit.harnesses import numbers
@@ -94,11 +94,7 @@ def loaded(function: Any, vjp_order: int = 0) -> jaxexp.Exported:
 
 
 def collectives(jaxpr: Any) -> dict[str, int]:
-    counted: collections.Counter[str] = collections.Counter()
-    for equation in jaxpr.eqns:
-        counted[equation.primitive.name.removesuffix("_invariant")] += 1
-        for inner in _jax.jaxprs_in_params(equation.params):
-            counted.update(collectives(inner))
+    counted = collections.Counter(one.primitive.name.removesuffix("_invariant") for one in equations(jaxpr))
     return {name: counted[name] for name in COLLECTIVES}
 
 

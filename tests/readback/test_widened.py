@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -12,8 +11,8 @@ import pytest
 from jax import lax
 
 import jaxexp
-from jaxexp import _jax
 from jaxexp._readback import in_float64
+from kit.batches import equations
 from kit.each import each
 
 pytestmark = pytest.mark.jax
@@ -32,13 +31,6 @@ def wide(function: Any, *arguments: Any, size: float = 0.0, seed: int = 0) -> tu
     with jax.enable_x64(True):
         evaluate = lambda errors, *arrays: in_float64.evaluated(closed, errors, arrays)  # noqa: E731
         return [np.asarray(x) for x in jax.jit(evaluate)(errors, *given)], jax.make_jaxpr(evaluate)(errors, *given)
-
-
-def equations(jaxpr: Any) -> Iterator[Any]:
-    for equation in jaxpr.eqns:
-        yield equation
-        for inner in _jax.jaxprs_in_params(equation.params):
-            yield from equations(inner)
 
 
 def loops(a: jax.Array, x: jax.Array) -> Any:

@@ -242,6 +242,12 @@ class Session:
         made._set(self._plugin, self._program, function, order, self._check_file)
         return made
 
+    def _on(self, file: str, check_file: Check | None, called: str) -> Session:
+        """The function with the weights in a file, which is opened now: what does not fit is said before a call."""
+        made = self._with(self._function.with_weights(file, check_file), self._order, called)
+        made._function.weights()
+        return made
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function, and returns its results as arrays of NumPy.
 
@@ -354,9 +360,7 @@ class Session:
         handle = _member(weights, self._trust, is_signed=self._check_file is not None)
         if handle is None and rename is None and isinstance(weights, (str, os.PathLike)):
             file = checked.file("weights", weights)
-            made = self._with(self._function.with_weights(file, self._check_file), self._order, repr(file))
-            made._function.weights()  # opens the file: what does not fit is said before the session is used
-            return made
+            return self._on(file, self._check_file, repr(file))
         args, _ = tree_of(self._program.trees(0)[0], "in_tree").children
         if not args.children or (names := args.children[0].keys) is None:
             raise self._refused("takes no weights: its first argument is not a dict of arrays")
@@ -371,9 +375,8 @@ class Session:
             if place is None:
                 check_used(tensors, own, rename)
             other = "arrays" if place is None else repr(place)
-            made = self._with(self._function.with_weights(file, None), self._order, other)
             try:
-                made._function.weights()  # opens the file, which is about to go
+                made = self._on(file, None, other)  # which opens the file: it is about to go
             except WeightsError as error:
                 error.file = place
                 raise

@@ -292,6 +292,24 @@ def test_other_sources_are_refused(path: Path) -> None:
         Archive.open(file)
 
 
+def test_a_member_that_came_later_and_a_file_that_is_called_like_one(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(make(path, {"a": blob()}).parent)
+    archive = Archive.open(path.name)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    make(Path(path.name), {"another": blob(), "and": blob("tpu")})
+    with pytest.raises(KeyError, match=r"it has 'a'\W$"):  # which is another file of the name
+        archive["b"]
+    with Archive.append(path) as writer:
+        writer.add("b", blob())
+    with pytest.raises(KeyError, match="the file has changed since it was opened: open it again to see what was added"):
+        archive["b"]
+    called = make(path.with_name(f"{path.name}::b"), {"c": blob()})
+    assert list(Archive.open(called)) == ["c"]
+
+
 def test_pickled_by_its_path(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(path, {"a": blob(), "b": blob(factor=2.0)})
     monkeypatch.chdir(path.parent)

@@ -20,7 +20,6 @@ from jaxexp._fleet.passes.many import Place, verified
 from jaxexp._fleet.places.source import Opened, path_in
 from jaxexp._kernel.artifact.words import counted
 from jaxexp._kernel.io import files
-from jaxexp._kernel.io.files import is_url
 from jaxexp._kernel.io.other_files import ARCHIVE, ARTIFACT
 from jaxexp._kernel.io.remote import stamp
 
@@ -259,7 +258,7 @@ def _name(source: inputs.Source, given: str) -> str:
     if source.path is None:  # a member keeps its name
         assert source.handle is not None
         return source.handle.name
-    if is_url(source.path):  # which may have a password
+    if files.is_url(source.path):  # which may have a password
         place, folder = path_in(source.path), path_in(given)
         is_in_folder = folder.endswith("/") and place.startswith(folder)
         below = PurePath(place[len(folder) :] if is_in_folder else place.rpartition("/")[2])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 import click
 
@@ -12,9 +11,6 @@ from jaxexp._cli.options import option
 from jaxexp._cli.page import Column, Page, say
 from jaxexp._kernel.artifact.words import counted
 from jaxexp._kernel.io.files import is_url
-
-if TYPE_CHECKING:
-    pass
 
 
 @options.command("Compile functions, and keep their code in a file.", options.IMPORTS, options.HEADERS)

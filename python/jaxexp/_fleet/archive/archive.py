@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 from jaxexp import _native
 from jaxexp._errors import DeserializationError, ExportError, ExportTypeError
 from jaxexp._kernel.artifact.words import bytes_in_words, check_flags, counted, cut, derivatives, is_text, lowered_for
-from jaxexp._kernel.io.files import is_url, is_zip, named_in_errors
+from jaxexp._kernel.io.files import in_archive, is_url, named_in_errors
 from jaxexp._kernel.io.sources import open_source
 from jaxexp._public import PublicNames, no_attribute, public, public_dir
 
@@ -300,9 +300,9 @@ class Archive(Mapping[str, "Handle"], metaclass=PublicNames):
 
             return Archive(opened_signed(source, signed_by))
         if isinstance(source, (str, os.PathLike)):
-            archive, mark, member = os.fsdecode(source).partition("::")
-            if mark and is_zip(archive):
-                raise ExportError(f"{source!r} is a member: open it by Archive.open({archive!r})[{member!r}]")
+            found = in_archive(path := os.fsdecode(source))
+            if found is not None and not os.path.lexists(path):
+                raise ExportError(f"{source!r} is a member: open it by Archive.open({found[0]!r})[{found[1]!r}]")
         again = functools.partial(Archive.open, stable=True) if stable else Archive.open
         return Archive(OpenArchive(open_source(source, storage_options), again, stable=stable))
 

@@ -115,8 +115,9 @@ class OpenArchive:
     def missing(self, name: object, names: Sequence[str] | None, said: str) -> KeyError:
         """The error for a name that no member has, or none of these. `said` is what the message calls the archive."""
         known = meant(name, self.names_around(name) if names is None else names)
+        path = self.source.address[0] if self.source.address is not None else self.source.name
         with contextlib.suppress(OSError, ValueError):  # behind a URL, or gone
-            if os.path.getsize(self.source.name) != self.source.size:
+            if os.path.getsize(path) != self.source.size:
                 known += " (the file has changed since it was opened: open it again to see what was added)"
         return KeyError(f"{name!r} is not in {said}{known}")
 

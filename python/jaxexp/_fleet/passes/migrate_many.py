@@ -117,13 +117,13 @@ def migrate_many(
         raise ExportError(f"into= takes a folder for the new artifacts, and {folder!r} is a file, or the name of one")
     given = places(artifacts, "migrate_many", Folders(without=folder))
     means = Means(executor, journal=journal, timeout=timeout)
-    found = migrated(given, into, to, means, policy, locations)
+    found = migrated(given, folder, to, means, policy, locations)
     return {name: one for _, name, one in found if isinstance(one, Exception)}
 
 
 def migrated(
     given: Iterable[Place | Unusable],
-    into: str | os.PathLike[str],
+    into: str,
     to: str | None,
     means: Means,
     policy: Policy | None = None,
@@ -135,7 +135,7 @@ def migrated(
 
     check_choice(to, "to=")
     check_locations(locations)
-    folder = os.path.abspath(os.fsdecode(into))
+    folder = os.path.abspath(into)
     os.makedirs(folder, exist_ok=True)
     return many.results(
         "migrate",

@@ -50,7 +50,7 @@ def path_here(given: Any, what: str, advice: str = "") -> str:
     text = path_of(given, what, advice)
     if is_url(text):
         raise ExportError(f"{what} takes the path of a file on this machine: {text!r} is a URL")
-    if what.endswith("=") and "::" in text and is_zip(text.partition("::")[0]):
+    if what.endswith("=") and in_archive(text) is not None:
         of_weights = f". Its weights are jaxexp.load({text!r}).weights" if what == "weights=" else ""
         raise ExportError(f"{what} takes the path of a file: {text!r} is a member of an archive{of_weights}")
     return text
@@ -69,6 +69,12 @@ def path_to_save(given: Any) -> str:
         )
     refuse_to_lose(text, ARTIFACT)
     return text
+
+
+def in_archive(path: str) -> tuple[str, str] | None:
+    """The archive and the name of the member that a path like ``"fleet.zip::a"`` names; None for the path of a file."""
+    archive, mark, member = path.partition("::")
+    return (archive, member) if mark and is_zip(archive) else None
 
 
 def is_zip(path: str) -> bool:
