@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -132,6 +133,9 @@ def _served(case: Case, program: Program, subject: ModuleType, oracle: ModuleTyp
         code = ("--save-executable", f"{model}.cpp")
         subprocess.run([*_Native(model).command, *code], check=True, capture_output=True, env=_environment())
         servers |= {"C++": _Native(model), "C++, executables": _Native(model, "--executables", f"{model}.cpp")}
+        if importlib.util.find_spec("pypjrt"):
+            servers["pypjrt"] = _Server("pypjrt", model)
+            _prepare("pypjrt", model)
     for name, (suffix, write) in RIVALS.items():
         write(case.name.removeprefix("served "), Path(f"{model}{suffix}"))
         servers[name] = _Server(name, model)
@@ -175,7 +179,8 @@ def _trial(
 
 _OTHERS = {
     "ONNX Runtime": "an equal model written by hand; only if `onnx` and `onnxruntime` are installed",
-    "torch": "an equal model, as `torch.export` saves it; only if `torch` is installed",
+    "AOTInductor": "an equal model, as PyTorch's `aoti_compile_and_package` compiles it; only if `torch` is installed",
+    "pypjrt": "the same plugin with code that was compiled before, by pypjrt; only if it is installed, beside C++",
 }
 _COLD = {
     CACHED_ORACLE: "`jax.export` with JAX's persistent compilation cache, already filled",

@@ -190,11 +190,12 @@ def _accelerated(results: Results | None) -> str:
 def _how(results: Results) -> str:
     about = results.about
     subject, disk_type = about["subject"], f" ({about['file system']})" if about["file system"] else ""
+    others = f" The other packages were {about['versions of others']}." if about.get("versions of others") else ""
     lines = [
         f"Measured on {about['date']} with {about['versions']}, on: {about['machine']}. The load average at the start "
-        f"was {about['load average'] or 'unknown'}. The samples are in [result.json](benchmarks/result.json), which "
-        "`pyperf stats` reads. `make bench` measures again and writes this page; `python -m bench compare` compares "
-        "two results.",
+        f"was {about['load average'] or 'unknown'}.{others} The samples are in "
+        "[result.json](benchmarks/result.json), which `pyperf stats` reads. `make bench` measures again and writes "
+        "this page; `python -m bench compare` compares two results.",
         "",
         "- Both libraries run in one process, with the same bytes and the same objects. After a warm-up they take "
         "turns, one sample in each round. Before each sample, the garbage collector runs (it is off during samples), "

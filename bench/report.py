@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
@@ -18,15 +19,13 @@ WIDTHS = (22, 22, 11, 6, 11, 6, 12, 19)
 UNITS = {"second": (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)), "byte": (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))}
 
 
-def versions(subject: str) -> dict[str, str]:
-    """The versions a result depends on, by distribution name; those not installed are left out."""
-    found = {}
-    for name in dict.fromkeys((subject, "jax", "jaxlib", "numpy")):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found | {"python": platform.python_version()}
+def versions(*names: str) -> str:
+    """The versions of distributions; those not installed are left out."""
+    found = []
+    for name in dict.fromkeys(names):
+        with contextlib.suppress(PackageNotFoundError):
+            found.append(f"{name} {version(name)}")
+    return ", ".join(found)
 
 
 def machine() -> str:

@@ -1,7 +1,8 @@
-"""The served models of bench/models.py for other runtimes: ONNX, written by hand, and a program of torch.export."""
+"""The served models of bench/models.py for other runtimes: ONNX, written by hand, and code that PyTorch compiled."""
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bench import disk
 from bench.models import HEADS, SERVED, WIDTH
 
 EPSILON = 1e-6  # of bench.models.normalized
@@ -140,7 +142,9 @@ def write_onnx(name: str, path: Path) -> None:
     graph.write(path, x, _ONNX[name](graph, weights))
 
 
-def write_torch(name: str, path: Path) -> None:
+@functools.cache
+def _compiled(name: str) -> bytes:
+    """A package of AOTInductor, which takes a C++ compiler and tens of seconds."""
     import torch
     from torch.utils import _pytree
 
@@ -151,7 +155,14 @@ def write_torch(name: str, path: Path) -> None:
         def forward(self, x: Any) -> Any:
             return forward(x)
 
-    torch.export.save(torch.export.export(Served(), (torch.tensor(x),)), str(path))
+    path = disk.new_path().with_suffix(".pt2")
+    exported = torch.export.export(Served(), (torch.tensor(x),))
+    torch._inductor.aoti_compile_and_package(exported, package_path=str(path))
+    return path.read_bytes()
+
+
+def write_aoti(name: str, path: Path) -> None:
+    path.write_bytes(_compiled(name))
 
 
 # By name, what writes the file beside an artifact: those whose packages are installed.
@@ -159,7 +170,7 @@ RIVALS = {
     name: (suffix, write)
     for name, suffix, packages, write in (
         ("ONNX Runtime", ".onnx", ("onnx", "onnxruntime"), write_onnx),
-        ("torch", ".pt2", ("torch",), write_torch),
+        ("AOTInductor", ".pt2", ("torch",), write_aoti),
     )
     if all(importlib.util.find_spec(package) for package in packages)
 }

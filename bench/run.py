@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import platform
 import sys
 import traceback
 from collections.abc import Sequence
@@ -47,10 +48,10 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 def about(subject: str) -> dict[str, str]:
     """What a result depends on."""
-    stack = ", ".join(f"{name} {number}" for name, number in report.versions(subject).items())
     return {
         "subject": subject,
-        "versions": stack,
+        "versions": f"{report.versions(subject, 'jax', 'jaxlib', 'numpy')}, python {platform.python_version()}",
+        "versions of others": report.versions("safetensors", "onnxruntime", "torch", "pypjrt", "xla-cpu-pjrt"),
         "jax": jax.__version__,
         "machine": report.machine(),
         "device": jax.devices()[0].device_kind,

@@ -1,4 +1,4 @@
-"""Models that are served: functions of one array whose weights are in the file, for several runtimes.
+"""Models that are served: functions of one array of float32 whose weights are in the file, for several runtimes.
 
 Run as a program, this is a process that serves a model. It imports nothing but what it serves with.
 """
@@ -6,11 +6,15 @@ Run as a program, this is a process that serves a model. It imports nothing but 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+_FLOAT = 11  # PJRT_Buffer_Type_F32
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,26 +23,38 @@ if TYPE_CHECKING:
 
 
 def load(how: str, model: str) -> Call:
-    """`how` is "jaxexp", "jax.export", "executables", "session", "session, executables", "ONNX Runtime" or "torch";
-    `model` is the path of the artifact, beside which other files have the same name and more.
+    """`how` is "jaxexp", "jax.export", "executables", "session", "session, executables", "ONNX Runtime",
+    "AOTInductor" or "pypjrt"; `model` is the path of the artifact, beside which other files have its name and more.
     """
     if how == "ONNX Runtime":
         import onnxruntime
 
         session = onnxruntime.InferenceSession(f"{model}.onnx", providers=["CPUExecutionProvider"])
         return lambda x: session.run(None, {"x": x})[0]
-    if how == "torch":
+    if how == "AOTInductor":
         import torch
 
-        module = torch.export.load(f"{model}.pt2").module()
+        module = torch._inductor.aoti_load_package(f"{model}.pt2")
         without_gradients = torch.inference_mode()  # which threads have by themselves
         return without_gradients(lambda x: module(torch.from_numpy(x)).numpy())
+    import numpy as np
+
+    if how == "pypjrt":
+        client = _pypjrt_client()
+        executable = client.deserialize_executable(Path(f"{model}.pypjrt").read_bytes())
+
+        def call(x: np.ndarray) -> np.ndarray:
+            with client.device() as device:
+                (result,) = executable(client.buffer_from_host(x, _FLOAT, x.shape, device))
+            found = np.empty(result.dimensions, np.float32)
+            result.to_host(found)
+            return found
+
+        return call
     if how.startswith("session"):
         from jaxexp.runtime import Session
 
         return Session(model, executables=f"{model}.code" if how.endswith("executables") else None)
-    import numpy as np
-
     if how == "executables":
         import jaxexp
 
@@ -52,8 +68,20 @@ def load(how: str, model: str) -> Call:
     return lambda x: np.asarray(loaded.call(x))
 
 
+def _pypjrt_client() -> Any:
+    import pypjrt
+
+    return pypjrt.Client.create(os.environ["JAXEXP_PLUGIN"])
+
+
 def prepare(how: str, model: str, x: np.ndarray) -> None:
     """Writes the file of executables that `load` takes."""
+    if how == "pypjrt":
+        import jaxexp
+
+        executable = _pypjrt_client().compile(jaxexp.load(model).mlir_module_serialized)
+        Path(f"{model}.pypjrt").write_bytes(executable.serialize())
+        return
     if how == "executables":
         import jaxexp
 

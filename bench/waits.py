@@ -24,7 +24,7 @@ class Wait:
         ours: how jaxexp does it.
         theirs: the fastest way with jax.export.
         setup: what jax.export needs for it, besides itself.
-        other: another package that a user might take, or none.
+        others: other packages that a user might take.
         bound: what no library can be faster than, or none.
         meaning: what the bound is.
         goal: how many times faster jaxexp has to be than jax.export.
@@ -38,7 +38,7 @@ class Wait:
     ours: str = SUBJECT
     theirs: str = ORACLE
     setup: str = ""
-    other: str = ""
+    others: tuple[str, ...] = ()
     bound: str = ""
     meaning: str = ""
     front: bool = False
@@ -118,7 +118,7 @@ _SERVED = Wait(
     ours="session, executables",
     theirs=CACHED_ORACLE,
     setup=_CACHE,
-    other="ONNX Runtime",
+    others=("ONNX Runtime", "pypjrt"),
     bound="C++, executables",
     meaning="C++",
 )
@@ -156,7 +156,7 @@ _ANSWERED = Wait(
     "served 16 numbers",
     goal=15.0,
     ours="session",
-    other="ONNX Runtime",
+    others=("ONNX Runtime", "AOTInductor", "pypjrt"),
     bound="PJRT by hand",
     meaning="PJRT by hand",
 )
@@ -226,15 +226,15 @@ WAITS = (
         "one function is appended to an archive of a million",
         "append",
         "1,000,000 members",
-        goal=40.0,
+        goal=100.0,
         setup=_ZIP,
-        other="pickle",
+        others=("pickle",),
     ),
     Wait(
         "200 functions are loaded after an upgrade, and a recorded call of each is checked",
         "check after an upgrade",
         "200 recorded",
-        goal=1.0,
+        goal=0.95,
         setup="a loop, results in files of NumPy",
     ),
     Wait(
@@ -324,7 +324,7 @@ def table(results: Results, again: Results | None) -> tuple[tuple[str, ...], lis
         if cell is not None:
             took = (
                 wait.took(cell, wait.theirs, wait.setup),
-                wait.took(cell, wait.other, wait.other),
+                ", ".join(filter(None, (wait.took(cell, other, other) for other in wait.others))),
                 wait.took(cell, wait.bound, wait.meaning),
                 wait.took(cell, wait.ours),
             )

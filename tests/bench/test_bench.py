@@ -81,7 +81,16 @@ SLOW = {
     *(question.name for question in (*bench_served.QUESTIONS, *bench_growth.QUESTIONS)),
 }  # fmt: skip
 # These are measured only where somebody installed or built them.
-OPTIONAL = {"C++", "C++, executables", "PJRT by hand", "session", "session, executables", "ONNX Runtime", "torch"}
+OPTIONAL = {
+    "C++",
+    "C++, executables",
+    "PJRT by hand",
+    "session",
+    "session, executables",
+    "ONNX Runtime",
+    "AOTInductor",
+    "pypjrt",
+}
 long = pytest.mark.long(promise="all questions can be asked", sibling="test_bench.py::test_questions_run")
 
 

@@ -125,7 +125,7 @@ def test_goals_are_honest():
     for wait in waits.WAITS:
         question = QUESTION[wait.question]
         assert wait.case in {case.name for case in filter(question.applies, CASES)}
-        others = {wait.ours, wait.theirs, wait.other, wait.bound} - {SUBJECT, ORACLE, ""}
+        others = {wait.ours, wait.theirs, *wait.others, wait.bound} - {SUBJECT, ORACLE, ""}
         assert others <= question.beside.keys()
         assert wait.cell(results)
     fast = waits.WAITS[0]
