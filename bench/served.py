@@ -14,8 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-_FLOAT = 11  # PJRT_Buffer_Type_F32
-
 if TYPE_CHECKING:
     import numpy as np
 
@@ -37,24 +35,26 @@ def load(how: str, model: str) -> Call:
         module = torch._inductor.aoti_load_package(f"{model}.pt2")
         without_gradients = torch.inference_mode()  # which threads have by themselves
         return without_gradients(lambda x: module(torch.from_numpy(x)).numpy())
+    if how.startswith("session"):
+        from jaxexp.runtime import Session
+
+        return Session(model, executables=f"{model}.code" if how.endswith("executables") else None)
     import numpy as np
 
     if how == "pypjrt":
+        from pypjrt.typing import F32
+
         client = _pypjrt_client()
         executable = client.deserialize_executable(Path(f"{model}.pypjrt").read_bytes())
 
         def call(x: np.ndarray) -> np.ndarray:
             with client.device() as device:
-                (result,) = executable(client.buffer_from_host(x, _FLOAT, x.shape, device))
+                (result,) = executable(client.typed_buffer(F32, x, x.shape, device))
             found = np.empty(result.dimensions, np.float32)
             result.to_host(found)
             return found
 
         return call
-    if how.startswith("session"):
-        from jaxexp.runtime import Session
-
-        return Session(model, executables=f"{model}.code" if how.endswith("executables") else None)
     if how == "executables":
         import jaxexp
 
@@ -81,8 +81,7 @@ def prepare(how: str, model: str, x: np.ndarray) -> None:
 
         executable = _pypjrt_client().compile(jaxexp.load(model).mlir_module_serialized)
         Path(f"{model}.pypjrt").write_bytes(executable.serialize())
-        return
-    if how == "executables":
+    elif how == "executables":
         import jaxexp
 
         jaxexp.load(model).precompile((x,), into=f"{model}.exe")
