@@ -69,6 +69,13 @@ assert {name: type_.__name__ for name, type_ in new.items()} == {
 assert all(_export.deserialization_registry[name] == entry for name, entry in read.items())
 assert type(export.export(jax.jit(jax.numpy.sin))(np.float32(1))) is before["Exported"]
 """
+FIRST_EXPORT = """
+import sys, jax, numpy as np
+import jaxexp
+jaxexp.export(jax.jit(jax.numpy.sin))(np.float32(1)).serialize()
+print(*sorted(name for name in sys.modules if name.startswith("jaxexp._kernel.") and name.endswith(
+    (".cases", ".reader", ".table", ".advice", ".call_arrays", ".primitive"))))
+"""
 LOADS = {
     "load": "jaxexp.load('f.jaxexp')",
     "load_many": "jaxexp.load_many(['f.jaxexp'])[0]",
@@ -93,6 +100,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str,
         MODULE: f"import jax, sys; sys.modules[{MODULE!r}] = None; del {MODULE}; import jaxexp",
         "no flatbuffers": NO_FLATBUFFERS,
         "unchanged": UNCHANGED,
+        "first export": FIRST_EXPORT,
         **{name: PICKLED.format(how) for name, how in LOADS.items()},
     }  # fmt: skip
     return in_forks.run(programs, {**os.environ, "PYTHONPATH": str(TESTS)}, folder)
@@ -121,6 +129,11 @@ def test_jax_export_works_without_being_changed_by_the_import(ended) -> None:
     """All that is new are the node types of jaxexp's own that jax.export can read from now on."""
     status, _, err = ended["unchanged"]
     assert status == 0, err
+
+
+def test_a_first_export_waits_for_no_code_that_it_does_not_need(ended) -> None:
+    """A script exports once in a process, so it waits for every import."""
+    assert ended["first export"] == (0, "\n", "")
 
 
 def test_pickles_of_functions_however_they_were_loaded(ended) -> None:

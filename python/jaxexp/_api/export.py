@@ -12,7 +12,6 @@ from jaxexp._kernel.artifact.words import check_flags
 from jaxexp._kernel.export.export import Exporting, default_export_platform, is_jitted, not_jitted, platform_names
 from jaxexp._kernel.function.safety_check import DisabledSafetyCheck
 from jaxexp._kernel.module import locations
-from jaxexp._kernel.write.reader import check_choice
 from jaxexp._public import public
 
 from .exported import BoundExported, Exported
@@ -86,7 +85,10 @@ def export(
     chosen = None if platforms is None else platform_names(platforms)
     checks = DisabledSafetyCheck.coerce_all(disabled_checks)
     rules = None if _override_lowering_rules is None else _pairs(_override_lowering_rules)
-    check_choice(compatibility)
+    if compatibility is not None:
+        from jaxexp._kernel.write.reader import check_choice
+
+        check_choice(compatibility)
     check_flags(reproducible=reproducible)
     takes = None if weights is None or weights is False else _chosen(weights)
 

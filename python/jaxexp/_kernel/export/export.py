@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -24,7 +23,6 @@ from jaxexp._kernel.function.vjps import LaterVjp
 from jaxexp._kernel.module import batch_dim as batch_dims
 from jaxexp._kernel.module import locations, main, mlir
 from jaxexp._kernel.module.custom_calls import check_stable
-from jaxexp._kernel.write.reader import for_choice, lowering_context
 from jaxexp._public import public
 
 logger = logging.getLogger(__name__)
@@ -291,8 +289,7 @@ def _place(chain: tuple[Any, ...]) -> str:
 # --- exporting --------------------------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Exporting:
+class Exporting(NamedTuple):
     """The options of `export`, and the class of the functions that it makes."""
 
     made: type[ExportedData]
@@ -321,7 +318,7 @@ class Exporting:
         check_dims(_jax.function_name(fun_jit), args_specs, kwargs_specs)
         # Sizes that are computed from dimension variables are traced when the module is wrapped, after the lowering.
         with exporting_anew() if self.reproducible else contextlib.nullcontext():
-            with lowering_context(self.compatibility), advising_on_tracing():
+            with self._lowering_context(), advising_on_tracing():
                 lowering = lower(
                     fun_jit, args_specs, kwargs_specs, self.platforms, self.override_lowering_rules, lifting
                 )
@@ -334,8 +331,17 @@ class Exporting:
         if self.compatibility is None:
             return exported
         # In the form for the chosen reader. The function remembers the choice.
+        from jaxexp._kernel.write.reader import for_choice
+
         _, (written,) = for_choice([exported], self.compatibility, 0 if lifting is None else lifting.count)
         return data.note(written, compatibility=self.compatibility)
+
+    def _lowering_context(self) -> Any:
+        if self.compatibility is None:
+            return contextlib.nullcontext()
+        from jaxexp._kernel.write.reader import lowering_context
+
+        return lowering_context(self.compatibility)
 
     def _exported(self, lowering: Lowering, version: int, lifting_of_vjp: Lifting | None) -> Any:
         fields = lowering.fields
@@ -425,81 +431,16 @@ def _vjp_function(jaxpr: Any, primal: ExportedData) -> tuple[Callable[..., Any],
     return jitted, [*primal.in_avals, *(aval.to_ct_aval() for aval in primal.out_avals)]
 
 
-_COMPARISON = re.compile(r"comparison '(.+?)' (<|<=|>|>=) '(.+?)' is inconclusive")
-_REMAINDER = re.compile(r"[Tt]he remainder (mod\(.+\)) should be 0|division: rest is (mod\(.+\))")
-_BY_NUMBER = re.compile(r"mod\(.+, (- ?)?[0-9]+\)")
-_DIFFER = re.compile("ncompatible|same shape|shapes that differ")
-_EXTREME = re.compile(r"\b(min|max)\(([^(),]+), ([^(),]+)\)")
-_ROUNDED = re.compile(r"([0-9]+)\*floordiv\((\w+), \1\)")
-_STATE = re.compile(r"Cannot mutate (\w+) from a different trace level")
-_NUMBER = re.compile(r"(- ?)?[0-9]+")
-
-
 @contextlib.contextmanager
 def advising_on_tracing() -> Generator[None]:
-    """Adds a note to an error of JAX about symbolic dimensions, if a constraint can help, and to Flax's about state."""
+    """Adds a note to an error of a trace, if there is something that helps."""
     try:
         yield
-    except (jax.errors.InconclusiveDimensionOperation, ValueError, TypeError) as error:
-        if advice := _advice(str(error)):
-            error.add_note(advice)
+    except Exception as error:
+        from .advice import advise  # its patterns take longer to compile than the rest of this module
+
+        advise(error)
         raise
-    except Exception as error:  # Flax may not be here, so its class has no name
-        if (found := _STATE.match(str(error))) is not None:
-            error.add_note(
-                f"The model changes a {found[1]} that the function closes over. For inference, call model.eval() "
-                "before nnx.split. Otherwise pass this part of the state as an argument, and return it."
-            )
-        raise
-
-
-def _advice(message: str) -> str | None:
-    if (found := _COMPARISON.search(message)) is not None:
-        left, operator, right = found.groups()
-        always, never = {
-            "<": (f"<= {_plus(right, -1)}", f">= {right}"),
-            "<=": (f"<= {right}", f">= {_plus(right, 1)}"),
-            ">": (f">= {_plus(right, 1)}", f"<= {right}"),
-            ">=": (f">= {right}", f"<= {_plus(right, -1)}"),
-        }[operator]
-        return (
-            f"If {left} {operator} {right} holds for all sizes, add constraints=['{left} {always}'] to symbolic_shape; "
-            f"if it holds for none, add constraints=['{left} {never}']."
-        )
-    if (found := _REMAINDER.search(message)) is not None:
-        remainder = found[1] or found[2]
-        if _BY_NUMBER.fullmatch(remainder):
-            return _if_always([f"{remainder} == 0"])
-        # JAX cannot divide by what may be 0, also in a constraint. But 2*floordiv(n, 2) is n, if 2 divides n.
-        return _if_always([f"mod({name}, {number}) == 0" for number, name in _ROUNDED.findall(remainder)])
-    if _DIFFER.search(message):
-        return _if_always(_of_extremes(message))
-    return None
-
-
-def _of_extremes(message: str) -> list[str]:
-    """What makes shapes equal whose sizes have minima and maxima with numbers, as slices make them."""
-    sizes = {size.strip() for size in re.split(r"[\[\](),]", _EXTREME.sub("", message))}
-    found = []
-    for kind, *operands in _EXTREME.findall(message):
-        number, other = sorted(operands, key=lambda operand: _NUMBER.fullmatch(operand) is None)
-        if not _NUMBER.fullmatch(number) or _NUMBER.fullmatch(other):
-            continue
-        needed = next((operand for operand in (number, other) if operand in sizes), None)
-        is_less = needed is not None and (kind == "min") == (needed == other)
-        found.append(f"{other} {'<=' if is_less else '>='} {number}")
-    return found
-
-
-def _if_always(constraints: list[str]) -> str | None:
-    given = list(dict.fromkeys(constraints))
-    return f"If that holds for all sizes, add constraints={given} to symbolic_shape." if given else None
-
-
-def _plus(dimension: str, number: int) -> str:
-    if re.fullmatch(r"-?[0-9]+", dimension):
-        return str(int(dimension) + number)
-    return f"{dimension} {'+' if number > 0 else '-'} {abs(number)}"
 
 
 # Not in the keys of JAX's caches, but `export` reads them.

@@ -18,7 +18,7 @@ from jaxexp._kernel.function.convention import Arguments
 from jaxexp._kernel.function.data import ExportedData
 from jaxexp._kernel.function.paths import taking_placeholders
 
-from . import call_arrays, mlir, runnable
+from . import mlir, runnable
 
 _INNER_NAME = "_wrapped_jax_export_main"
 
@@ -188,6 +188,8 @@ def for_shapes(exported: ExportedData, in_avals: Sequence[Any], out_avals: Seque
         surround_main(module, types, result_types, operands, argument_attributes=attributes)
         if still_symbolic:
             return module
+        from . import call_arrays
+
         call_arrays.assert_open_sizes(exported, module)
         try:
             return _jax.refine_shapes(module)

@@ -195,9 +195,9 @@ def for_choice(chain: Sequence[E], compatibility: str, weights: int = 0) -> tupl
     return oldest(lambda reader: [for_reader(exported, reader, weights) for exported in chain])
 
 
-def lowering_context(compatibility: str | None) -> Any:
+def lowering_context(compatibility: str) -> Any:
     """The context for lowering a function for a reader: without Shardy if the reader does not know it."""
-    if compatibility is None or (compatibility != MAX and reader_of(compatibility).release.shardy):
+    if compatibility != MAX and reader_of(compatibility).release.shardy:
         return contextlib.nullcontext()
     return _jax.shardy_flag(False)
 

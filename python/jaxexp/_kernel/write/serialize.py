@@ -6,7 +6,7 @@ import dataclasses
 import math
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -20,7 +20,6 @@ from jaxexp._errors import (
     SerializationTypeError,
     cause,
 )
-from jaxexp._kernel.artifact.cases import Case, is_in_files
 from jaxexp._kernel.artifact.metadata import to_json
 from jaxexp._kernel.artifact.opened import writer_with
 from jaxexp._kernel.codec import binding, nodes
@@ -31,9 +30,10 @@ from jaxexp._kernel.io import files
 from jaxexp._kernel.io.other_files import ARTIFACT
 from jaxexp._kernel.module import locations
 
-from . import fitting
 from .options import PLAIN, Writing
-from .reader import for_choice
+
+if TYPE_CHECKING:
+    from jaxexp._kernel.artifact.cases import Case
 
 # The options of most artifacts.
 _TODAY = _native.Form()
@@ -67,6 +67,8 @@ def _encoder_arguments(exported: ExportedData, how: Writing) -> tuple[Any, ...]:
         compatibility = data.compatibility_of(exported)
     form = _TODAY
     if compatibility is not None:
+        from .reader import for_choice
+
         reader, chain = for_choice(chain, compatibility, 0 if how.weights is None else len(how.weights[1]))
         form = reader.form
     if how.locations != "full":
@@ -128,6 +130,10 @@ def _cases(chain: Sequence[ExportedData], how: Writing) -> Any:
     cases = data.cases_of(chain[0]) if how.cases is None else how.cases
     if cases is None:
         return None
+    from jaxexp._kernel.artifact.cases import is_in_files  # few artifacts have some
+
+    from . import fitting
+
     weights = 0 if how.weights is None else len(how.weights[1])
 
     def is_kept(case: Case) -> bool:
