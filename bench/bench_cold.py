@@ -8,7 +8,6 @@ import os
 import pickle
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,14 +26,13 @@ from bench.question import Question, Trial
 
 CACHED_ORACLE = "jax.export, warm cache"
 
-# What a new process runs. `timed` makes the results; it begins where JAX is there, and prints how long it took.
+# What a new process runs. It prints a line when it has the results.
 _CHILD = """
-import json, pickle, sys, time
+import json, pickle, sys
 import jax
 how, where, arguments, results = json.loads(sys.argv[1])
 with open(arguments, "rb") as file:
     args = pickle.load(file)
-start = time.perf_counter()
 if how == "live":
     from bench.models import MODELS
     found = jax.jit(MODELS[where][0])(*args)
@@ -48,7 +46,7 @@ else:
     from bench.reader import reader
     found = reader(importlib.import_module(how))(where).call(*args)
 jax.block_until_ready(found)
-print(time.perf_counter() - start, flush=True)
+print(flush=True)
 if results:
     with open(results, "wb") as file:
         pickle.dump(jax.device_get(found), file)
@@ -65,11 +63,11 @@ class _Process:
         # One device, as most programs have, and no cache but the one that is asked for.
         self.environment = {**os.environ, "XLA_FLAGS": "", "JAX_ENABLE_COMPILATION_CACHE": "false", **environment}
 
-    def run(self, results: str = "") -> tuple[float, float]:
-        """Seconds from the start of the process to the first result, and from the imported JAX to it."""
+    def run(self, results: str = "") -> float:
+        """Seconds from the start of the process to the first result."""
         command = [sys.executable, "-c", _CHILD, json.dumps([*self.parameters, results])]
-        took, line = until_first_line(command, self.environment)
-        return took, float(line)
+        took, _ = until_first_line(command, self.environment)
+        return took
 
     def results(self) -> Any:
         path = disk.new_path()
@@ -109,21 +107,14 @@ class _Native:
         return {**os.environ, "XLA_FLAGS": ""}
 
 
-def _native_contenders(program: Program, is_whole: bool) -> dict[str, Reading]:
-    if not (without_python.IS_THERE and is_whole):
+def _native_contenders(program: Program) -> dict[str, Reading]:
+    if not without_python.IS_THERE:
         return {}
     compiling = _Native(program)
     return {"C++": Reading(compiling.run), "C++, executables": Reading(compiling.precompiled().run)}
 
 
-def _trial(
-    case: Case,
-    program: Program,
-    subject: ModuleType,
-    oracle: ModuleType,
-    *,
-    part: int,
-) -> Trial:
+def _trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType) -> Trial:
     arguments, artifact, cache = disk.new_path(), disk.new_path(), disk.new_path()
     arguments.write_bytes(pickle.dumps(jax.tree.map(np.asarray, program.args)))
     artifact.write_bytes(program.artifact(oracle))
@@ -138,7 +129,7 @@ def _trial(
     _precompile(artifact, arguments, precompiled.environment)
 
     def reading(process: _Process) -> Reading:
-        return Reading(lambda: process.run()[part])
+        return Reading(process.run)
 
     return Trial(
         subject=reading(ours),
@@ -150,7 +141,7 @@ def _trial(
             CACHED_ORACLE: reading(theirs_warm),
             "executables": reading(precompiled),
             "no function": reading(_Process("nothing", "", arguments)),
-            **_native_contenders(program, is_whole=part == 0),
+            **_native_contenders(program),
         },
     )
 
@@ -170,43 +161,21 @@ def _precompile(artifact: Path, arguments: Path, environment: dict[str, str]) ->
     subprocess.run(command, check=True, cwd=disk.ROOT, env=environment, capture_output=True)
 
 
-def _is_model(case: Case) -> bool:
-    return case.family == "model"
-
-
-_BESIDE = {
-    "live": "the same with the function's own code, under `jax.jit`",
-    "warm cache": "the subject with JAX's persistent compilation cache, already filled",
-    CACHED_ORACLE: "`jax.export` with the same cache",
-    "executables": "the subject with the compiled function in a file (`load(..., executables=)`)",
-    "no function": "JAX puts the arguments on the device; every library waits for this",
-}
-
-_BESIDE_WHOLE = {
-    **_BESIDE,
-    "C++": "`jaxexp-run`, which compiles; only if `$JAXEXP_RUN` names it and `$JAXEXP_PJRT_PLUGIN` names a plugin",
-    "C++, executables": "`jaxexp-run` with the compiled function in a file",
-}
-
-QUESTIONS = (
-    Question(
-        "cold start",
-        "From the start of a process to the first result: Python, `import jax`, reading the artifact, compiling, "
-        "running. A new process for each sample; its files are in the page cache.",
-        partial(_trial, part=0),
-        beside=_BESIDE_WHOLE,
-        applies=_is_model,
-        patience=8,
-        quick=False,
-    ),
-    Question(
-        "cold first call",
-        "The part of a cold start after Python and `import jax`: importing the library, reading the artifact, the "
-        "first call.",
-        partial(_trial, part=1),
-        beside=_BESIDE,
-        applies=_is_model,
-        patience=8,
-        quick=False,
-    ),
+QUESTION = Question(
+    "cold start",
+    "From the start of a process to the first result: Python, `import jax`, reading the artifact, compiling, running. "
+    "A new process for each sample; its files are in the page cache.",
+    _trial,
+    beside={
+        "live": "the same with the function's own code, under `jax.jit`",
+        "warm cache": "the subject with JAX's persistent compilation cache, already filled",
+        CACHED_ORACLE: "`jax.export` with the same cache",
+        "executables": "the subject with the compiled function in a file (`load(..., executables=)`)",
+        "no function": "JAX puts the arguments on the device; every library waits for this",
+        "C++": "`jaxexp-run`, which compiles; only if `$JAXEXP_RUN` names it and `$JAXEXP_PJRT_PLUGIN` names a plugin",
+        "C++, executables": "`jaxexp-run` with the compiled function in a file",
+    },
+    applies=lambda case: case.family == "model",
+    patience=8,
+    quick=False,
 )

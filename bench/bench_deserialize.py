@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -22,11 +21,9 @@ def looked_at(read: Callable[[Any], Any], artifact: Any) -> Any:
     return exported
 
 
-def trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType, *, own: bool) -> Trial:
+def trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType) -> Trial:
     order = case.vjp_order
     artifacts = [part.artifact(oracle, order) for part in program.parts]
-    if own:
-        artifacts = [bytes(subject.deserialize(artifact).serialize(vjp_order=order)) for artifact in artifacts]
     modules = [bytes(oracle.deserialize(artifact).mlir_module_serialized) for artifact in artifacts]
 
     def wrong() -> list[str]:
@@ -57,28 +54,19 @@ def trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType,
     )
 
 
-_BESIDE = {
-    "memcpy": "one copy of the module into new memory",
-    "verify": "only jaxexp's verification and checks",
-    "opened": "the subject, without reading the fields: the artifact is verified and checked, and only fields with "
-    "possible errors are decoded",
-    "with module": "the subject, and the module's bytes, which `jax.export` always copies and jaxexp only on request",
-    "bytearray": "the subject, with a writable buffer, which jaxexp copies",
-}
-QUESTIONS = (
-    Question(
-        "deserialize again",
-        "`deserialize` of the same bytes, again and again, and reading all fields. jaxexp has their avals, shardings "
-        "and trees in its caches. Symbolic dimensions are built each time.",
-        partial(trial, own=False),
-        beside=_BESIDE,
-        peak=True,
-    ),
-    Question(
-        "deserialize own again",
-        "As `deserialize again`, with bytes that the subject wrote: jaxexp stores equal parts once. `jax.export` also "
-        "reads them.",
-        partial(trial, own=True),
-        beside=_BESIDE,
-    ),
+QUESTION = Question(
+    "deserialize again",
+    "`deserialize` of the same bytes, again and again, and reading all fields. jaxexp has their avals, shardings and "
+    "trees in its caches. Symbolic dimensions are built each time.",
+    trial,
+    beside={
+        "memcpy": "one copy of the module into new memory",
+        "verify": "only jaxexp's verification and checks",
+        "opened": "the subject, without reading the fields: the artifact is verified and checked, and only fields with "
+        "possible errors are decoded",
+        "with module": "the subject, and the module's bytes, which `jax.export` always copies and jaxexp only on "
+        "request",
+        "bytearray": "the subject, with a writable buffer, which jaxexp copies",
+    },
+    peak=True,
 )

@@ -47,6 +47,6 @@ QUESTION = Question(
     _trial,
     beside={"jit": "tracing and lowering the function with `jax.jit`, without an export"},
     # 20,000 sharded parameters would add minutes, and little to what 20,000 unsharded ones say.
-    applies=lambda case: single(case) and not (case.family == "sharded" and case.large),
+    applies=single,
     peak=True,
 )

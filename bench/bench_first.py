@@ -17,7 +17,8 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 
-from bench import bench_deserialize, bench_serialize, disk, floors
+from bench import bench_deserialize, disk, floors
+from bench.agree import exported_differences
 from bench.cases import CASES, Case
 from bench.measure import Reading, put_together
 from bench.processes import json_of
@@ -33,9 +34,12 @@ def _is_asked(case: Case) -> bool:
 
 
 def writing(library: Any, case: Case, artifact: bytes) -> Callable[[], object]:
+    return partial(_exported(library, case).serialize, vjp_order=case.vjp_order)
+
+
+def _exported(library: Any, case: Case) -> Any:
     program = case.build()
-    exported = _with_vjps(library, library.export(program.fresh())(*program.specs), case.vjp_order)
-    return partial(exported.serialize, vjp_order=case.vjp_order)
+    return _with_vjps(library, library.export(program.fresh())(*program.specs), case.vjp_order)
 
 
 def _with_vjps(library: Any, exported: Any, order: int) -> Any:
@@ -60,7 +64,8 @@ def flattening(library: Any, case: Case, artifact: bytes) -> Callable[[], object
 
 
 def copying(library: Any, case: Case, artifact: bytes) -> Callable[[], object]:
-    return floors.memcpy([library.deserialize(artifact).mlir_module_serialized])
+    """With NumPy, which takes large pages where the system gives some, and beside the same memory as `writing`."""
+    return np.frombuffer(_exported(library, case).mlir_module_serialized, np.uint8).copy
 
 
 def building(library: Any, case: Case, artifact: bytes) -> Callable[[], object]:
@@ -114,11 +119,20 @@ def _file(case: Case, program: Program, oracle: ModuleType) -> Path:
 
 
 def _write_trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType) -> Trial:
-    sample = partial(_fresh, case, _file(case, program, oracle))
+    path, order = _file(case, program, oracle), case.vjp_order
+    sample = partial(_fresh, case, path)
+
+    def wrong() -> list[str]:
+        artifact = path.read_bytes()
+        rewritten = bytearray(subject.deserialize(artifact).serialize(vjp_order=order))
+        return exported_differences(
+            oracle.deserialize(rewritten), oracle.deserialize(artifact), module=True, vjp_order=order
+        )
+
     return Trial(
         subject=sample(writing, subject),
         oracle=sample(writing, oracle),
-        wrong=bench_serialize.trial(case, program, subject, oracle).wrong,
+        wrong=wrong,
         beside={"trees": sample(flattening, oracle), "memcpy": sample(copying, oracle)},
     )
 
@@ -130,7 +144,7 @@ def _read_trial(case: Case, program: Program, subject: ModuleType, oracle: Modul
     def wrong() -> list[str]:
         exported = oracle.deserialize(path.read_bytes())
         found = [] if floors.same_objects(floors.building(exported)(), exported) else ["the floor"]
-        return found + bench_deserialize.trial(case, program, subject, oracle, own=False).wrong()
+        return found + bench_deserialize.trial(case, program, subject, oracle).wrong()
 
     return Trial(
         subject=sample(reading, subject),
@@ -151,7 +165,7 @@ QUESTIONS = (
         _write_trial,
         beside={
             "trees": "only JAX's own description of both trees, `PyTreeDef.__getstate__`",
-            "memcpy": "one copy of the module into new memory",
+            "memcpy": "one copy of the module into new memory, by NumPy",
         },
         applies=_is_asked,
         patience=2,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from functools import partial
 from types import ModuleType
 
 from bench.cases import Case
@@ -21,39 +20,25 @@ def _seconds(statement: str, before: str = "import jax") -> float:
     return float(child.stdout.splitlines()[-1])
 
 
-def _trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType, *, names: bool) -> Trial:
-    def statement(library: ModuleType) -> str:
-        return f"from {library.__name__} import {', '.join(NAMES)}" if names else f"import {library.__name__}"
+def _trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType) -> Trial:
+    def names_of(library: ModuleType) -> Reading:
+        return Reading(lambda: _seconds(f"from {library.__name__} import {', '.join(NAMES)}"))
 
     return Trial(
-        subject=Reading(lambda: _seconds(statement(subject))),
-        oracle=Reading(lambda: _seconds(statement(oracle))),
+        subject=names_of(subject),
+        oracle=names_of(oracle),
         wrong=lambda: [name for name in NAMES if not hasattr(subject, name)],
         beside={"import jax": Reading(lambda: _seconds("import jax", before=""))},
     )
 
 
-def _once(case: Case) -> bool:
-    return case.name == "tiny"
-
-
-QUESTIONS = (
-    Question(
-        "import",
-        "The import statement after `import jax`, in a new process for each sample.",
-        partial(_trial, names=False),
-        beside={"import jax": "`import jax` itself"},
-        applies=_once,
-        patience=5,
-        quick=False,
-    ),
-    Question(
-        "import names",
-        f"As `import`, with the names that programs use first: `from ... import {', '.join(NAMES)}`.",
-        partial(_trial, names=True),
-        beside={"import jax": "`import jax` itself"},
-        applies=_once,
-        patience=5,
-        quick=False,
-    ),
+QUESTION = Question(
+    "import names",
+    "The import of the names that programs use first, after `import jax`, in a new process for each sample: "
+    f"`from ... import {', '.join(NAMES)}`.",
+    _trial,
+    beside={"import jax": "`import jax` itself"},
+    applies=lambda case: case.name == "tiny",
+    patience=5,
+    quick=False,
 )

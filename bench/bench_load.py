@@ -101,7 +101,7 @@ QUESTIONS = (
         "load, new memory",
         "The peak memory of `load`, mapped pages included, in a new process for each sample.",
         _memory_trial,
-        applies=lambda case: case.family == "constant" or (single(case) and case.size >= 20000),
+        applies=lambda case: case.family == "constant",
         unit="byte",
         quick=False,
     ),

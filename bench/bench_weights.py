@@ -10,7 +10,6 @@ import sys
 import time
 import weakref
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -159,10 +158,6 @@ import json, sys, time
 import jax, numpy as np
 from pathlib import Path
 reader, tiny, path, order = json.loads(sys.argv[1])
-def anonymous():
-    status = Path("/proc/self/status")
-    lines = status.read_text().splitlines() if status.exists() else []
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon")), 0)
 def function(path):
     path = Path(path)
     if reader == "arguments":
@@ -182,27 +177,25 @@ def use(path, width):
     return y
 import jax.export
 use(tiny, %d)
-before, start = anonymous(), time.perf_counter()
+start = time.perf_counter()
 y = use(path, %d)
-print(json.dumps([time.perf_counter() - start, anonymous() - before]))
+print(time.perf_counter() - start)
 """
 
 
-def _in_new_process(
-    reader: str, tiny: Path, path: Path, order: int, width: int, number: int, cache: Path | None = None
-) -> float:
+def _in_new_process(reader: str, tiny: Path, path: Path, order: int, width: int, cache: Path | None = None) -> float:
     program, environment = _CHILD % (_TINY, width), compilation_cache(cache) if cache else {}
-    return float(json_of(program, [reader, str(tiny), str(path), order], **environment)[number])
+    return float(json_of(program, [reader, str(tiny), str(path), order], **environment))
 
 
-def _load(case: Case, program: Program, subject: ModuleType, oracle: ModuleType, *, number: int) -> Trial:
+def _load(case: Case, program: Program, subject: ModuleType, oracle: ModuleType) -> Trial:
     order = case.vjp_order
     files = _Files.of(case, program, subject, oracle)
     tiny = _Files.written(chain(2, _TINY), subject, oracle, order)
     width = program.specs[0].shape[1]
 
     def reading(reader: str, small: Path, large: Path, cache: Path | None = None) -> Reading:
-        return Reading(lambda: _in_new_process(reader, small, large, order, width, number, cache))
+        return Reading(lambda: _in_new_process(reader, small, large, order, width, cache))
 
     inside = None
     if tiny.theirs is not None and files.theirs is not None:
@@ -215,21 +208,6 @@ def _load(case: Case, program: Program, subject: ModuleType, oracle: ModuleType,
             _BY_HAND: reading("arguments", tiny.by_hand, files.by_hand),
             _CACHED: reading("arguments", tiny.by_hand, files.by_hand, disk.new_path()),
         },
-    )
-
-
-def _disk(case: Case, program: Program, subject: ModuleType, oracle: ModuleType) -> Trial:
-    files = _Files.of(case, program, subject, oracle)
-
-    def size(path: Path) -> Reading:
-        return Reading(lambda: float(sum(file.stat().st_size for file in path.parent.iterdir())))
-
-    weights = float(sum(array.nbytes for array in params_of(program).values()))
-    return Trial(
-        subject=size(files.ours),
-        oracle=None if files.theirs is None else size(files.theirs),
-        wrong=lambda: _differences(files, program, subject),
-        beside={_BY_HAND: size(files.by_hand), "weights": Reading(lambda: weights)},
     )
 
 
@@ -309,29 +287,10 @@ QUESTIONS = (
         "load weights, first call",
         "From files to the result of a call, and with VJPs to a gradient with respect to the input; each sample is a "
         "new process.",
-        partial(_load, number=0),
+        _load,
         beside=_BESIDE_LOADED,
         applies=_of_weights,
         quick=False,
-    ),
-    Question(
-        "anonymous memory of that",
-        "The growth of the process's anonymous memory in `load weights, first call`. Pages of mapped files do not "
-        "count.",
-        partial(_load, number=1),
-        title="anonymous memory of a load",
-        beside=_BESIDE_LOADED,
-        applies=_of_weights,
-        unit="byte",
-        quick=False,
-    ),
-    Question(
-        "disk for weights",
-        "The size of the saved files.",
-        _disk,
-        beside={**_BESIDE, "weights": "the bytes of the arrays"},
-        applies=_of_weights,
-        unit="byte",
     ),
     Question(
         "call with weights",

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from bench.report import amount, short, times
+from bench.report import short, times
 
 _LIGHT = {
     "card": "#fcfcfb", "edge": "#dddcd7", "grid": "#e9e8e4", "axis": "#8f8e89", "ink": "#1d1d1b", "soft": "#5f5e59",
-    "s0": "#2a78d6", "s1": "#eb6834", "s2": "#1baf7a", "s3": "#4a3aa7", "s4": "#9a9993",
+    "s0": "#2a78d6", "s1": "#eb6834", "s2": "#1baf7a", "s3": "#4a3aa7",
 }  # fmt: skip
 _DARK = {
     "card": "#1a1a19", "edge": "#3b3b38", "grid": "#2e2e2c", "axis": "#82817b", "ink": "#f4f3ee", "soft": "#b9b8b1",
-    "s0": "#4a95ea", "s1": "#e8703f", "s2": "#2bb583", "s3": "#a194f0", "s4": "#7d7c76",
+    "s0": "#4a95ea", "s1": "#e8703f", "s2": "#2bb583", "s3": "#a194f0",
 }  # fmt: skip
-SERIES = 4
-FLOOR = 4  # the number of the grey that floors are drawn in
 WIDTH = 800
 _MARGIN = 20
 _GLYPH = 6.4  # of small text, roughly
@@ -27,12 +25,11 @@ _GLYPH = 6.4  # of small text, roughly
 def _style() -> str:
     def rules(colours: Mapping[str, str]) -> str:
         lines = {"edge", "grid", "axis"}
-        text = "".join(f".{n}{{{'stroke' if n in lines else 'fill'}:{c}}}" for n, c in colours.items())
-        return text + "".join(f".l{i}{{stroke:{colours[f's{i}']}}}" for i in range(SERIES + 1))
+        return "".join(f".{n}{{{'stroke' if n in lines else 'fill'}:{c}}}" for n, c in colours.items())
 
     return (
         f"<style>text{{font:12px system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif}}"
-        f".title{{font-size:15px;font-weight:600}}.bold{{font-weight:600}}path{{fill:none}}{rules(_LIGHT)}"
+        f".title{{font-size:15px;font-weight:600}}{rules(_LIGHT)}"
         f"@media (prefers-color-scheme:dark){{{rules(_DARK)}}}</style>"
     )
 
@@ -50,11 +47,6 @@ class _Svg:
             f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke-width="{width}"/>'
         )
 
-    def path(self, points: Sequence[tuple[float, float]], series: int, *, dashed: bool) -> None:
-        steps = "L".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        dashes = ' stroke-dasharray="5 4"' if dashed else ""
-        self.parts.append(f'<path class="l{series}" d="M{steps}" stroke-width="2" stroke-linejoin="round"{dashes}/>')
-
     def mark(self, x: float, y: float, series: int, size: float = 4.5) -> None:
         """Each series has its own shape, so that colour is not the only difference."""
         shapes = {
@@ -66,16 +58,11 @@ class _Svg:
         corners = " ".join(f"{x + dx * size:.1f},{y + dy * size:.1f}" for dx, dy in shapes.get(series, shapes[0]))
         self.parts.append(f'<polygon class="s{series}" points="{corners}"/>')
 
-    def legend(self, x: float, y: float, names: Sequence[tuple[str, int, bool]], *, lines: bool) -> None:
-        for name, series, dashed in names:
-            if lines:
-                self.path([(x, y - 4), (x + 26, y - 4)], series, dashed=dashed)
-                x += 32
-            else:
-                self.mark(x + 5, y - 4, series)
-                x += 16
-            self.text(x, y, name)
-            x += len(name) * _GLYPH + 20
+    def legend(self, x: float, y: float, names: Iterable[str]) -> None:
+        for series, name in enumerate(names):
+            self.mark(x + 5, y - 4, series)
+            self.text(x + 16, y, name)
+            x += 36 + len(name) * _GLYPH
 
     def finish(self, height: float) -> str:
         card = f'<rect class="card edge" x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1:.0f}" rx="8"/>'
@@ -126,7 +113,7 @@ def dots(title: str, note: str, rows: Sequence[str], series: Mapping[str, Mappin
     """A row per case and a mark per series, on a logarithmic axis of ratios that emphasizes 1."""
     svg = _Svg(title)
     top = _head(svg, note)
-    svg.legend(_MARGIN, top, [(name, i, False) for i, name in enumerate(series)], lines=False)
+    svg.legend(_MARGIN, top, series)
     rows = [row for row in rows if any(row in points for points in series.values())]
     left, right, top, step = 190.0, WIDTH - _MARGIN - 20.0, top + 36, 23
     bottom = top + step * len(rows)
@@ -147,53 +134,3 @@ def _ratio_axis(svg: _Svg, axis: _Log, top: float, bottom: float) -> None:
     for tick in axis.ticks():
         svg.line(axis(tick), top, axis(tick), bottom, "axis" if tick == 1 else "grid", 1.5 if tick == 1 else 1)
         svg.text(axis(tick), top - 7, short(times(tick)), anchor="middle")
-
-
-@dataclass(frozen=True)
-class Line:
-    """`series` numbers the colour; lines of one name, in one panel or in several, should look the same."""
-
-    name: str
-    series: int
-    points: Mapping[float, float]
-    dashed: bool = False
-
-
-@dataclass(frozen=True)
-class Panel:
-    title: str
-    lines: Sequence[Line]
-
-
-def panels(title: str, note: str, shown: Sequence[Panel], x_name: str) -> str:
-    """Panels in two columns, each with lines on two logarithmic axes: `x_name` and seconds."""
-    svg = _Svg(title)
-    top = _head(svg, note)
-    shown = [panel for panel in shown if any(line.points for line in panel.lines)]
-    names = {(line.name, line.series, line.dashed): None for panel in shown for line in panel.lines if line.points}
-    svg.legend(_MARGIN, top, list(names), lines=True)
-    top, width, height, gap = top + 22, (WIDTH - 2 * _MARGIN) / 2, 210.0, 62.0
-    every_x = [x for panel in shown for line in panel.lines for x in line.points]
-    for number, panel in enumerate(shown):
-        left = _MARGIN + width * (number % 2) + 58
-        right = _MARGIN + width * (number % 2 + 1) - 14
-        upper = top + (height + gap) * (number // 2) + 26
-        lower = upper + height - 26
-        svg.text(left, upper - 10, panel.title, "ink bold")
-        x_axis = _Log.around(every_x, left, right)
-        y_axis = _Log.around([y for line in panel.lines for y in line.points.values()], lower, upper)
-        for tick in y_axis.ticks():
-            svg.line(left, y_axis(tick), right, y_axis(tick), "grid")
-            svg.text(left - 8, y_axis(tick) + 4, short(amount(tick * (1 + 1e-9))), anchor="end")
-        svg.line(left, lower, right, lower, "axis")
-        for x in sorted(set(every_x)):
-            svg.line(x_axis(x), lower, x_axis(x), lower + 4, "axis")
-            svg.text(x_axis(x), lower + 18, f"{x:,.0f}", anchor="middle")
-        svg.text((left + right) / 2, lower + 35, x_name, anchor="middle")
-        for line in panel.lines:
-            points = [(x_axis(x), y_axis(y)) for x, y in sorted(line.points.items())]
-            if len(points) > 1:
-                svg.path(points, line.series, dashed=line.dashed)
-            for x, y in points:
-                svg.mark(x, y, line.series, 3.5)
-    return svg.finish(top + (height + gap) * math.ceil(len(shown) / 2) + 4)

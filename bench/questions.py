@@ -20,12 +20,10 @@ from bench import (
     bench_metadata,
     bench_read_back,
     bench_save,
-    bench_serialize,
     bench_served,
     bench_swap,
     bench_trace,
     bench_upgrade,
-    bench_vjp,
     bench_vmap,
     bench_weights,
 )
@@ -42,7 +40,6 @@ TOPICS = {
     file.__name__.removeprefix("bench.bench_"): _questions_in(file)
     for file in (
         bench_first,
-        bench_serialize,
         bench_deserialize,
         bench_save,
         bench_load,
@@ -53,7 +50,6 @@ TOPICS = {
         bench_trace,
         bench_vmap,
         bench_read_back,
-        bench_vjp,
         bench_export,
         bench_weights,
         bench_swap,

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 from bench import bench_growth, chart, disk, growth, memory, waits
@@ -84,45 +83,11 @@ def charts(results: Results) -> dict[str, str]:
                 found[question][case] = cell.ratio
         return {question: points for question, points in found.items() if points}
 
-    def line(question: str, family: str, rival: str, name: str, series: int, dashed: bool = False) -> chart.Line:
-        sizes = {case.name: case.size for case in CASES if case.family == family}
-        cells = [cell for (asked, case), cell in results.cells.items() if asked == question and case in sizes]
-        points = {float(sizes[cell.case]): median for cell in cells if (median := cell.median(rival)) is not None}
-        return chart.Line(name, series, points, dashed)
-
-    def panel(question: str, families: tuple[str, ...], floor: str = "", meaning: str = "") -> chart.Panel:
-        plain, *others = families
-        lines = [line(question, plain, floor, "for comparison", chart.FLOOR)] if floor else []
-        for name, series, rival in (("jax.export", 1, ORACLE), (subject, 0, SUBJECT)):
-            lines.append(line(question, plain, rival, name, series))
-            lines += [line(question, other, rival, f"{name}, {other}", series, dashed=True) for other in others]
-        return chart.Panel(f"{question}; grey: {meaning}" if floor else question, lines)
-
-    by_arguments = partial(panel, families=("parameters", "sharded"))
-    by_module = partial(panel, families=("constant",))
-
-    medians = f"Medians; both axes are logarithmic. {stack}"
     drawn = {}
     if series := ratios("serialize, first time", "deserialize, first time", "save", "load"):
         drawn["ratio-files"] = chart.dots(f"{_title(results)}: to bytes and files, and back", note, case_names, series)
     if series := ratios("call", "jit call", "trace", "export"):
         drawn["ratio-use"] = chart.dots(f"{_title(results)}: export and use", note, case_names, series)
-    arguments = [
-        by_arguments("serialize, first time"),
-        by_arguments("deserialize, first time", floor="objects", meaning="building the objects"),
-        by_arguments("trace", floor="live", meaning="the live function"),
-        by_arguments("export", floor="jit", meaning="tracing and lowering"),
-    ]
-    if any(line.points for panel in arguments for line in panel.lines):
-        drawn["arguments"] = chart.panels("Time against the number of arguments", medians, arguments, "arguments")
-    modules = [
-        by_module("serialize again", floor="memcpy", meaning="one memcpy of the module"),
-        by_module("deserialize, first time", floor="objects", meaning="building the objects"),
-        by_module("save", floor="write(2)", meaning="write(2)"),
-        by_module("load", floor="mmap", meaning="open and mmap"),
-    ]
-    if any(line.points for panel in modules for line in panel.lines):
-        drawn["module"] = chart.panels("Time against the size of the module", medians, modules, "MiB of constants")
     return drawn
 
 
@@ -132,8 +97,6 @@ def page(results: Results, again: Results | None = None, on_accelerator: Results
     captions = {
         "ratio-files": "The ratio of each case: serialize, deserialize, save, load",
         "ratio-use": "The ratio of each case: call, call under jit, trace, export",
-        "arguments": "Time against the number of arguments",
-        "module": "Time against the size of the module",
     }
     parts = [
         "<!-- Written by `python -m bench render`: change bench/, not this page. -->",

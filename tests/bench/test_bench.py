@@ -73,11 +73,9 @@ def test_cases_build(case):
 
 
 SLOW = {
-    "load, new memory", "import", "import names", "read back", "first vmap", "open archive", "cold signature",
-    "load all again",
-    "load all, first time", "verify", "memory of handles", "memory of all", "cold start", "cold first call",
-    "anonymous memory of that", "load weights, first call", "serialize, first time", "deserialize, first time",
-    "append", "check after an upgrade", "load one member",
+    "load, new memory", "import names", "read back", "first vmap", "open archive", "cold signature", "load all again",
+    "load all, first time", "verify", "memory of handles", "memory of all", "cold start", "load weights, first call",
+    "serialize, first time", "deserialize, first time", "append", "check after an upgrade", "load one member",
     *(question.name for question in (*bench_served.QUESTIONS, *bench_growth.QUESTIONS)),
 }  # fmt: skip
 # These are measured only where somebody installed or built them.
@@ -163,7 +161,7 @@ def test_rivals_take_turns(clock):
 
 
 def test_files_keep_samples_medians_and_ratios(tmp_path):
-    place = "serialize again", "tiny"
+    place = "load", "tiny"
     results = results_of(
         {place: {SUBJECT: [1.0, 2.0, 9.0], ORACLE: [30.0, 20.0, 10.0], "memcpy": [0.5]}}, machine="Zoë"
     )
@@ -174,7 +172,7 @@ def test_files_keep_samples_medians_and_ratios(tmp_path):
     cell = loaded.cell(*place)
     assert (cell.median(SUBJECT), cell.ratio, compare.ratios(cell)) == (2.0, 10.0, [30.0, 10.0, 10.0 / 9.0])
     assert list(cell.beside) == ["memcpy"]
-    assert Cell("serialize again", "tiny").ratio is None
+    assert Cell("load", "tiny").ratio is None
     nothing = results_of({place: {SUBJECT: [measure.ZERO] * 3, ORACLE: [2e6] * 3}}).cell(*place)
     assert nothing.ratio is None, "nothing has no ratio"
 
