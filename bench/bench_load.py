@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import mmap
 from pathlib import Path
 from types import ModuleType
@@ -12,11 +11,10 @@ from bench import disk
 from bench.agree import exported_differences
 from bench.cases import CASES, Case
 from bench.measure import Reading, Rival
-from bench.processes import alone, json_of
+from bench.processes import json_of
 from bench.program import Program
 from bench.question import Question, Trial, single
 from bench.reader import reader
-from bench.results import ORACLE, SUBJECT
 
 
 def signature(exported: Any) -> tuple[Any, ...]:
@@ -46,14 +44,7 @@ def _trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType
         oracle=Rival(lambda: signature(theirs(path))),
         wrong=lambda: _wrong(path, program, subject, oracle),
         beside={"mmap": Rival(lambda: _map(path))},
-        alone={
-            rival: alone(look, library.__name__, str(path)) for rival, library in ((SUBJECT, subject), (ORACLE, oracle))
-        },
     )
-
-
-def look(library: str, path: str) -> None:
-    signature(reader(importlib.import_module(library))(Path(path)))
 
 
 # What a new process runs. It loads a tiny artifact first, so that code that is loaded late is not counted.

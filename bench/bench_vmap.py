@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -13,15 +11,12 @@ import jax
 import jax.export
 import jax.numpy as jnp
 
-from bench import disk
 from bench.agree import result_differences
 from bench.batches import BATCHES
-from bench.cases import CASES, Case
+from bench.cases import Case
 from bench.measure import Rival
-from bench.processes import alone
 from bench.program import Program
 from bench.question import Question, Trial
-from bench.results import ORACLE, SUBJECT
 
 Function = Callable[..., Any]
 
@@ -125,8 +120,6 @@ def _trial(
 
 def _first(case: Case, program: Program, subject: ModuleType, oracle: ModuleType) -> Trial:
     artifact, rows = program.artifact(oracle, case.vjp_order), _rows(case, program)
-    file = disk.new_path()
-    file.write_bytes(artifact)
 
     def rival(function: Callable[[], Function]) -> Rival:
         def prepare() -> None:
@@ -145,19 +138,7 @@ def _first(case: Case, program: Program, subject: ModuleType, oracle: ModuleType
         oracle=rival(lambda: jax.jit(_in_a_loop(case, oracle.deserialize(artifact).call))),
         wrong=lambda: result_differences(ours()(*rows), live()(*rows)),
         beside={"live": rival(live)},
-        alone={
-            rival: alone(map_once, library.__name__, case.name, str(file))
-            for rival, library in ((SUBJECT, subject), (ORACLE, oracle))
-        },
     )
-
-
-def map_once(library: str, case_name: str, path: str) -> None:
-    (case,) = (case for case in CASES if case.name == case_name)
-    rows = _rows(case, case.build())
-    function = importlib.import_module(library).deserialize(Path(path).read_bytes()).call
-    mapped = _in_a_loop(case, function) if library == jax.export.__name__ else _mapped(case, function)
-    jax.block_until_ready(jax.jit(mapped)(*rows))
 
 
 _LOOP = "jax.export has no rule for `jax.vmap`: `jax.lax.map` of calls is measured instead."

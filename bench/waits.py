@@ -187,14 +187,6 @@ WAITS = (
         setup="weights in safetensors",
     ),
     Wait(
-        "a file with 512 MiB of constants is opened, and its signature read",
-        "load",
-        "512 MiB constant",
-        goal=1000.0,
-        bound="mmap",
-        meaning="open and mmap",
-    ),
-    Wait(
         "a function with 512 MiB of constants becomes bytes",
         "serialize, first time",
         "512 MiB constant",
@@ -271,15 +263,6 @@ WAITS = (
     ),
     _ANSWERED,
     _ANSWERED.with_case("a convnet", "served convnet", goal=1.3),
-    Wait(
-        "a loaded convnet is called for a batch of 16 by `vmap`, the first time",
-        "first vmap",
-        "small convnet, 16",
-        goal=1.3,
-        setup="a call for each row",
-        bound="live",
-        meaning="the function's own code",
-    ),
     Wait(
         "a function of 2,000 arrays is exported",
         "export",
