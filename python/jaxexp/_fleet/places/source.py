@@ -4,7 +4,6 @@ file is an artifact, an archive or neither, by its beginning and its name. Damag
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import enum
 import functools
 import os
@@ -52,7 +51,6 @@ class Kind(enum.Enum):
     ARCHIVE = "archive"
 
 
-@dataclasses.dataclass(slots=True)
 class Source:
     """An artifact, and how to get at its bytes: one of the four attributes after `name` is set.
 
@@ -64,11 +62,12 @@ class Source:
         file: a binary file object; the artifact is what comes next in it.
     """
 
-    name: str
-    path: str | None = None
-    handle: Handle | None = None
-    buffer: Any = None
-    file: Any = None
+    __slots__ = ("buffer", "file", "handle", "name", "path")
+
+    def __init__(
+        self, name: str, path: str | None = None, handle: Handle | None = None, buffer: Any = None, file: Any = None
+    ) -> None:
+        self.name, self.path, self.handle, self.buffer, self.file = name, path, handle, buffer, file
 
     @property
     def given(self) -> Any:

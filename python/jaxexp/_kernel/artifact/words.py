@@ -203,13 +203,13 @@ def why_traced(array: Any) -> str:
     return why_no_numbers(array)
 
 
-_USER = re.compile(r"(\w://)[^/?#@\s'\"]*@")
-_WORD = re.compile(r"[^\s'\"]+")
+_USER = r"(\w://)[^/?#@\s'\"]*@"
+_WORD = r"[^\s'\"]+"
 
 
 def without_secrets(text: str) -> str:
     """A text whose URLs have no user, no password and no query: for files that people pass on."""
-    return _WORD.sub(lambda word: _without_queries(word[0]), _USER.sub(r"\1", text)) if "://" in text else text
+    return re.sub(_WORD, lambda word: _without_queries(word[0]), re.sub(_USER, r"\1", text)) if "://" in text else text
 
 
 def _without_queries(word: str) -> str:

@@ -6,7 +6,6 @@ Callers define keys and contents: calls of functions, and sessions of plugins.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import sys
 import time
@@ -18,8 +17,6 @@ from jaxexp._errors import DeserializationError, ExportError, ExportTypeError, s
 from jaxexp._public import public
 
 from . import files, lock
-
-logger = logging.getLogger("jaxexp.executables")
 
 VARIABLE = "JAXEXP_COMPILE_CACHE"
 MAX_BYTES = 4 << 30
@@ -83,7 +80,13 @@ class CompileCache:
         """Logs what is wrong with the cache: once, because it may be so for every function."""
         if message not in self._said:
             self._said.add(message)
-            logger.warning("%s", shown(message))
+            _warn(message)
+
+
+def _warn(message: str) -> None:
+    import logging  # sessions start without it
+
+    logging.getLogger("jaxexp.executables").warning("%s", shown(message))
 
 
 _chosen = lock.reentrant()
@@ -101,7 +104,7 @@ def current() -> CompileCache | None:
                 try:
                     _current = _made(named, MAX_BYTES)
                 except (OSError, ExportError) as error:
-                    logger.warning("%s", shown(f"${VARIABLE} is not used: {error}"))
+                    _warn(f"${VARIABLE} is not used: {error}")
             _is_chosen = True
     return _current
 
@@ -161,8 +164,5 @@ def _made(folder: str | os.PathLike[str], max_bytes: int) -> CompileCache:
                 f"choose another one, or take that permission away: chmod o-w {name}"
             )
         if status.st_uid not in (0, os.getuid()):
-            logger.warning(
-                "%s",
-                shown(f"the compile cache {name!r} belongs to another user, whose programs this process may run"),
-            )
+            _warn(f"the compile cache {name!r} belongs to another user, whose programs this process may run")
     return cache

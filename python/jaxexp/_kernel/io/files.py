@@ -323,7 +323,7 @@ def private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-_TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")
+_TEMPORARY = r"\.[0-9a-f]{16}\.tmp"
 
 
 def temporary_in(folder: str) -> str:
@@ -332,7 +332,7 @@ def temporary_in(folder: str) -> str:
 
 
 def is_temporary(name: str) -> bool:
-    return _TEMPORARY.fullmatch(name) is not None
+    return re.fullmatch(_TEMPORARY, name) is not None
 
 
 def _move_to_new(source: str, target: str) -> None:

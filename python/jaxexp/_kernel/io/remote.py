@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import traceback
 from collections.abc import Generator, Mapping
 from typing import Any
 
@@ -134,6 +133,8 @@ def failures(name: str) -> Generator[None]:
         is_named |= isinstance(error, FileNotFoundError)  # with the path there
         if not is_named:
             raise kind(shown(f"{name}: {said or type(error).__name__}")) from cause(error)
+        import traceback
+
         # Whether Python can print it, and those that it was raised from.
         if all(line.isprintable() for text in traceback.format_exception(error) for line in text.split("\n")):
             raise

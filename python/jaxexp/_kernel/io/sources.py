@@ -382,7 +382,7 @@ def _content_range(answer: Any) -> tuple[str | None, str | None]:
 # Of a folder and all that is in it.
 _MOST_FOLDERS, _MOST_FILES, _MOST_LINKS, _MOST_BYTES = 10_000, 1_000_000, 2_000_000, 1 << 28
 _DEEPEST = 32
-_LINK = re.compile(r"""<a\s[^<>]*?\bhref\s*=\s*(?:"([^"<>]*)"|'([^'<>]*)'|([^\s"'<>]+))""", re.IGNORECASE)
+_LINK = r"""(?i)<a\s[^<>]*?\bhref\s*=\s*(?:"([^"<>]*)"|'([^'<>]*)'|([^\s"'<>]+))"""
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -458,7 +458,7 @@ def _names(folder: str, page: bytes, links: Iterator[int]) -> Iterator[str]:
     import urllib.parse  # a session of a file needs neither
 
     here = urllib.parse.urlsplit(folder)
-    for found in _LINK.finditer(page.decode(errors="ignore")):
+    for found in re.finditer(_LINK, page.decode(errors="ignore")):
         if next(links) == _MOST_LINKS:
             raise server_error(folder, _too_much(f"{_MOST_LINKS:,} links"))
         link = html.unescape(next(filter(None, found.groups()), ""))
