@@ -31,7 +31,7 @@ from jaxexp._kernel.function.paths import argument_path, taking_placeholders
 from jaxexp._kernel.function.sharding import in_call, line_of, meshes_of_call
 from jaxexp._kernel.function.vjps import chain_up_to
 from jaxexp._kernel.io import compile_cache
-from jaxexp._kernel.module import call_arrays, custom_calls, meshes, mlir, runnable, shardy_texts
+from jaxexp._kernel.module import custom_calls, meshes, mlir, runnable
 
 from . import trees
 from .first_argument import as_called
@@ -386,6 +386,8 @@ def _merged_function(module_context: Any, exported: ExportedData, platforms: Seq
     key = (call_exported_p, exported)
     known = module_context.cached_primitive_lowerings.get(key)
     if known is None:
+        from jaxexp._kernel.module import call_arrays  # calls whose code is in a file do without
+
         with module_context.module.context as context:
             callee = runnable.parse(exported, context)
             call_arrays.assert_open_sizes(exported, callee)
@@ -412,6 +414,8 @@ _MESH_SYMBOLS = ("mesh", "empty_mesh", "single_device_0", "maximal_mesh_0")
 
 def _prepare_shardy(callee: Any, exported: ExportedData) -> None:
     """Converts the shardings in a module to the form of the caller's module: Shardy, with named meshes."""
+    from jaxexp._kernel.module import shardy_texts
+
     symbols = _jax.ir.SymbolTable(callee.operation)
     are_texts = shardy_texts.are_in(callee)
     has_mesh = any(name in symbols and isinstance(symbols[name], _jax.MeshOp) for name in _MESH_SYMBOLS)
