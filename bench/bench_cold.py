@@ -25,6 +25,7 @@ from bench.program import Program
 from bench.question import Question, Trial
 
 CACHED_ORACLE = "jax.export, warm cache"
+JAXS_CODE = "JAX's compiled code"
 
 # What a new process runs. It prints a line when it has the results.
 _CHILD = """
@@ -41,6 +42,10 @@ elif how == "nothing":
 elif how == "executables":
     import jaxexp
     found = jaxexp.load(where, executables=where + ".exe").call(*args)
+elif how == "code":
+    from jax.experimental.serialize_executable import deserialize_and_load
+    with open(where + ".code", "rb") as file:
+        found = deserialize_and_load(*pickle.load(file))(*args)
 else:
     import importlib
     from bench.reader import reader
@@ -128,18 +133,30 @@ def _trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType
     precompiled = _Process("executables", str(artifact), arguments)
     _precompile(artifact, arguments, precompiled.environment)
 
+    code = _Process("code", str(artifact), arguments)
+
+    def wrong() -> list[str]:
+        expected = jax.device_get(program.fresh()(*program.args))
+        checked = {"": ours, "executables": precompiled, CACHED_ORACLE: theirs_warm, JAXS_CODE: code}
+        return [
+            f"{name} {difference}"
+            for name, process in checked.items()
+            for difference in result_differences(process.results(), expected)
+        ]
+
     def reading(process: _Process) -> Reading:
         return Reading(process.run)
 
     return Trial(
         subject=reading(ours),
         oracle=reading(_Process(oracle.__name__, str(artifact), arguments)),
-        wrong=lambda: result_differences(ours.results(), jax.device_get(program.fresh()(*program.args))),
+        wrong=wrong,
         beside={
             "live": reading(_Process("live", program.function.__name__, arguments)),
             "warm cache": reading(warm),
             CACHED_ORACLE: reading(theirs_warm),
             "executables": reading(precompiled),
+            JAXS_CODE: reading(code),
             "no function": reading(_Process("nothing", "", arguments)),
             **_native_contenders(program),
         },
@@ -153,6 +170,12 @@ import jaxexp
 with open(sys.argv[2], "rb") as file:
     args = pickle.load(file)
 jaxexp.load(sys.argv[1]).precompile(args, into=sys.argv[1] + ".exe")
+import jax, jax.export
+from jax.experimental.serialize_executable import serialize
+with open(sys.argv[1], "rb") as file:
+    compiled = jax.jit(jax.export.deserialize(file.read()).call).lower(*args).compile()
+with open(sys.argv[1] + ".code", "wb") as file:
+    pickle.dump(serialize(compiled), file)
 """
 
 
@@ -171,6 +194,8 @@ QUESTION = Question(
         "warm cache": "the subject with JAX's persistent compilation cache, already filled",
         CACHED_ORACLE: "`jax.export` with the same cache",
         "executables": "the subject with the compiled function in a file (`load(..., executables=)`)",
+        JAXS_CODE: "code that `jax.experimental.serialize_executable` wrote, without the function: it fits one version "
+        "of JAX and one kind of machine",
         "no function": "JAX puts the arguments on the device; every library waits for this",
         "C++": "`jaxexp-run`, which compiles; only if `$JAXEXP_RUN` names it and `$JAXEXP_PJRT_PLUGIN` names a plugin",
         "C++, executables": "`jaxexp-run` with the compiled function in a file",

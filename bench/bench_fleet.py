@@ -174,9 +174,9 @@ def _open_trial(case: Case, program: Program, subject: ModuleType, oracle: Modul
 
 def _signature_trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType) -> Trial:
     fleet = _fleet(program)
-    path, zipped = fleet.archive(subject), fleet.zipped(subject)
+    path, folder, zipped = fleet.archive(subject), fleet.folder(subject), fleet.zipped(subject)
     # Another one each time.
-    names = [itertools.cycle(random.Random(0).sample(fleet.names, len(fleet.names))) for _ in range(3)]
+    names = [itertools.cycle(random.Random(0).sample(fleet.names, len(fleet.names))) for _ in range(4)]
 
     def summary() -> Any:
         with subject.Archive.open(path) as archive:
@@ -185,6 +185,9 @@ def _signature_trial(case: Case, program: Program, subject: ModuleType, oracle: 
     def from_zip() -> Any:
         with zipfile.ZipFile(zipped) as archive:
             return signature(oracle.deserialize(archive.read(next(names[1]))))
+
+    def from_folder() -> Any:
+        return signature(oracle.deserialize((folder / next(names[3])).read_bytes()))
 
     def load() -> Any:
         return signature(subject.Archive.open(path)[next(names[2])].load())
@@ -204,26 +207,24 @@ def _signature_trial(case: Case, program: Program, subject: ModuleType, oracle: 
         return found
 
     return Trial(
-        subject=Rival(summary),
-        oracle=Rival(from_zip),
+        subject=Rival(load),
+        oracle=Rival(from_folder),
         wrong=wrong,
-        beside={"load": Rival(load)},
-        alone={SUBJECT: alone(summarize, str(path), fleet.names[0]), ORACLE: alone(read, str(zipped), fleet.names[0])},
+        beside={"summary": Rival(summary), "zip file": Rival(from_zip)},
+        alone={SUBJECT: alone(load_one, str(path), fleet.names[0]), ORACLE: alone(read, str(folder / fleet.names[0]))},
     )
 
 
-def summarize(path: str, name: str) -> None:
+def load_one(path: str, name: str) -> None:
     import jaxexp
 
-    with jaxexp.Archive.open(path) as archive:
-        archive[name].summary  # noqa: B018
+    signature(jaxexp.Archive.open(path)[name].load())
 
 
-def read(path: str, name: str) -> None:
+def read(path: str) -> None:
     import jax.export
 
-    with zipfile.ZipFile(path) as archive:
-        signature(jax.export.deserialize(archive.read(name)))
+    signature(jax.export.deserialize(Path(path).read_bytes()))
 
 
 def _differences(fleet: Fleet, loaded: list[Any], oracle: ModuleType, count: int = 0) -> list[str]:
@@ -392,11 +393,13 @@ QUESTIONS = (
     ),
     Question(
         "cold signature",
-        "From the path of an archive to the signature of one member, a different one each time: opening the archive "
-        "and `handle.summary`, against `zipfile.ZipFile`, reading the member and `jax.export.deserialize`. The file is "
-        "in the page cache.",
+        "The trees and avals of one function among many, a different one each time: opening the archive and "
+        "`handle.load()`, against `jax.export.deserialize` of its file in a folder. All files are in the page cache.",
         _signature_trial,
-        beside={"load": "from the path to the Exported, all metadata decoded"},
+        beside={
+            "summary": "the subject's `handle.summary`, a text of the signature in the archive's index",
+            "zip file": "`zipfile.ZipFile`, reading the member and `jax.export.deserialize`",
+        },
         applies=_is_fleet,
     ),
     Question(

@@ -29,7 +29,7 @@ from bench.program import Program
 from bench.question import Question, Trial
 from bench.results import ORACLE, SUBJECT
 
-_BY_HAND, _CACHED = "arguments", "arguments, warm cache"
+_BY_HAND, _CACHED, MAPPED = "arguments", "arguments, warm cache", "mapped arguments, warm cache"
 _MOST_IN_A_MODULE = 2048  # MiB; jax.export writes no more, and a VJP has the arrays a second time
 _TINY = 64  # the width of a function that a new process calls first
 
@@ -97,6 +97,10 @@ class _Files:
         if oracle is not None:
             _write(exported_with_weights(oracle, program, order), theirs, order)
         _write(hand_written(program, order), by_hand, order, params_of(program))
+        folder = by_hand.with_suffix(".arrays")
+        folder.mkdir()
+        for name, array in params_of(program).items():
+            np.save(folder / name, np.asarray(array))
         return cls(ours, theirs if oracle is not None else None, by_hand)
 
     @classmethod
@@ -148,7 +152,13 @@ def save_once(rival: str, case_name: str, path: str) -> None:
 
 
 def _differences(files: _Files, program: Program, subject: ModuleType) -> list[str]:
-    return result_differences(subject.load(files.ours).call(*program.args), program.function(*program.args))
+    """In results, and in gradients where there are VJPs."""
+    loaded = subject.load(files.ours)
+    found = result_differences(loaded.call(*program.args), program.function(*program.args))
+    if loaded.has_vjp():
+        ours, live = (jax.grad(lambda x, f=f: f(x).sum())(*program.args) for f in (loaded.call, program.function))
+        found += result_differences(ours, live)
+    return found
 
 
 # What a new process runs: who reads, the file, and the order of VJPs. It has called a small function before, so that
@@ -165,6 +175,11 @@ def function(path):
         exported = jax.export.deserialize(bytearray(path.read_bytes()))
         params = safetensors.flax.load_file(path.with_suffix(".safetensors"))
         return lambda x: exported.call(params, x)
+    if reader == "mapped":
+        exported = jax.export.deserialize(bytearray(path.read_bytes()))
+        files = path.with_suffix(".arrays").iterdir()
+        params = {file.stem: jax.device_put(np.load(file, mmap_mode="r")) for file in files}
+        return lambda x: exported.call(params, x)
     if reader == "jax.export":
         return jax.export.deserialize(bytearray(path.read_bytes())).call
     import jaxexp
@@ -173,7 +188,7 @@ def use(path, width):
     call, x = function(path), np.ones((8, width), np.float32)
     y = jax.block_until_ready(call(x))
     if order:
-        jax.block_until_ready(jax.grad(lambda x: call(x).sum())(x))
+        jax.block_until_ready(jax.jit(jax.grad(lambda x: call(x).sum()))(x))
     return y
 import jax.export
 use(tiny, %d)
@@ -207,6 +222,7 @@ def _load(case: Case, program: Program, subject: ModuleType, oracle: ModuleType)
         beside={
             _BY_HAND: reading("arguments", tiny.by_hand, files.by_hand),
             _CACHED: reading("arguments", tiny.by_hand, files.by_hand, disk.new_path()),
+            MAPPED: reading("mapped", tiny.by_hand, files.by_hand, disk.new_path()),
         },
     )
 
@@ -263,7 +279,11 @@ def _of_weights(case: Case) -> bool:
 
 
 _BESIDE = {_BY_HAND: "`jax.export`, with the weights as an argument, and safetensors for their file"}
-_BESIDE_LOADED = {**_BESIDE, _CACHED: "the same with JAX's persistent compilation cache, already filled"}
+_BESIDE_LOADED = {
+    **_BESIDE,
+    _CACHED: "the same with JAX's persistent compilation cache, already filled",
+    MAPPED: "the same, and the weights are arrays of NumPy in files of their own, which are mapped",
+}
 
 QUESTIONS = (
     Question(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
+import contextlib
+import sqlite3
 import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,9 +35,9 @@ class Members(Program):
     def zipped(self, library: ModuleType) -> Path:
         return self._file("zip", library)
 
-    def pickled(self, library: ModuleType) -> Path:
-        """A dict of bytes, by name."""
-        return self._file("pickle", library)
+    def database(self, library: ModuleType) -> Path:
+        """One of SQLite, with a table of artifacts by name."""
+        return self._file("database", library)
 
     def _file(self, kind: str, library: ModuleType) -> Path:
         """One of the files, all of which are written the first time: to make a million artifacts takes minutes."""
@@ -44,13 +45,15 @@ class Members(Program):
             exported = library.deserialize(self.artifact(library))
             names = map(name_of, range(self.count))
             made = {name: bytes(exported.serialize(metadata={"version": number})) for number, name in enumerate(names)}
-            archive, zipped, pickled = (disk.new_path() for _ in range(3))
+            archive, zipped, database = (disk.new_path() for _ in range(3))
             with library.Archive.create(archive) as ours, zipfile.ZipFile(zipped, "w", zipfile.ZIP_STORED) as theirs:
                 for name, artifact in made.items():
                     ours.add(name, artifact)
                     theirs.writestr(name, artifact)
-            pickled.write_bytes(pickle.dumps(made))
-            self._written.update({"archive": archive, "zip": zipped, "pickle": pickled})
+            with contextlib.closing(sqlite3.connect(database)) as connection, connection:
+                connection.execute("CREATE TABLE artifacts (name TEXT PRIMARY KEY, artifact BLOB)")
+                connection.executemany("INSERT INTO artifacts VALUES (?, ?)", made.items())
+            self._written.update({"archive": archive, "zip": zipped, "database": database})
         return self._written[kind]
 
 

@@ -131,14 +131,16 @@ def _first(results: Results, again: Results | None) -> str:
         f"{waits.MOST_SPREAD:.0%}."
     )
     return (
-        "Each row is something that people wait for, the first time: not again and again. `jax.export` is set up as "
-        "its users can make it fastest; another package that they might take instead stands beside it, where there is "
-        "one. The limit is what no library can avoid. A goal is what each release has to keep. Peak memory is that of "
-        f"a process that does only this, with Python and all libraries, of jax.export / {subject}. "
+        "Each row is something that people wait for. `jax.export` is set up as its users can make it fastest; another "
+        "way or package that they might take instead stands beside it, where there is one. The limit is a part of the "
+        "work that no library on JAX can avoid, or the same by hand. A goal is what each release has to keep: it was "
+        f"set after a measurement, and below {times(1)} it says how much slower a release may be. Peak memory is that "
+        f"of a whole process, with Python, all libraries and what it prepares, of jax.export / {subject}. "
         f"Of {len(rows)}, {verdicts['met']} are met{both}.{left if verdicts['not measured'] else ''}\n\n"
         f"{_table(head, rows)}\n\n"
-        f"XLA compiles the same code from both, so calls of a large model gain nothing from {subject}. `export` gains "
-        "little: it waits for JAX's tracing and lowering."
+        f"In JAX, XLA compiles the same code from both, so calls in a `jax.jit` gain nothing from {subject}. Without "
+        "JAX, a plugin with another XLA compiles the function. `export` gains little: it waits for JAX's tracing and "
+        "lowering."
     )
 
 
@@ -160,17 +162,18 @@ def _how(results: Results) -> str:
         "[result.json](benchmarks/result.json), which `pyperf stats` reads. `make bench` measures again and writes "
         "this page; `python -m bench compare` compares two results.",
         "",
-        "- Both libraries run in one process, with the same bytes and the same objects. After a warm-up they take "
-        "turns, one sample in each round. Before each sample, the garbage collector runs (it is off during samples), "
-        "and an allocation of 64 KiB makes the C library merge freed blocks. Then the code runs once without being "
-        "timed, unless each run needs new objects. So the effects of other samples on caches and free memory do not "
-        "count.",
-        f"- A sample is the mean over {amount(FULL.sample)} of runs, or one run if that takes longer. There are "
-        f"{FULL.fewest} to {FULL.samples} rounds, fewer if a run takes long.",
+        "- Where a section below says so, each sample is the first run in a new process. Otherwise both libraries run "
+        "in one process, with the same bytes and the same objects: before each sample, the garbage collector runs (it "
+        "is off during samples), an allocation of 64 KiB makes the C library merge freed blocks, and the code runs "
+        "once without being timed, unless each run needs new objects. Then a sample is the mean over "
+        f"{amount(FULL.sample)} of runs, or one run if that takes longer.",
+        f"- All take turns, one sample in each round. There are {FULL.fewest} to {FULL.samples} rounds, fewer if a run "
+        f"takes long; {waits.FEWEST} or more for the rows of the first table.",
         "- Times are medians. IQR is the interquartile range, divided by the median. The ratio is jax.export's median, "
         f"divided by {subject}'s: above {times(1)}, {subject} is faster, or its result is smaller. The columns to the "
         "right of it are explained above each table.",
-        "- The results of both libraries are compared before anything is timed. A wrong result leaves its cells empty.",
+        "- What both libraries return is compared before anything is timed; of thousands of functions, about a hundred "
+        "are. A wrong result leaves its cells empty.",
         f"- Peak memory of the large cases, {subject} / jax.export: {memory.HOW}.",
         f"- Files are written to and read from the checkout's disk{disk_type}, through the page cache.",
     ]

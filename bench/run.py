@@ -9,6 +9,7 @@ import platform
 import sys
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
@@ -88,6 +89,8 @@ def measure(
             place = {"question": question_name, "case": case.name, "rival": rival, "unit": unit}
             results.add(benchmark(f"{question_name}/{case.name}/{rival}", values, place))
 
+    if effort is FULL and waits.rivals_of(question.name, case.name):
+        effort = replace(effort, fewest=waits.FEWEST)
     add(question.name, question.unit, alternate(rivals, effort.scaled(question.patience)))
     if question.peak and case.large:
         peaks = {rival: peak(rivals[rival]) for rival in (SUBJECT, ORACLE) if rival in rivals}

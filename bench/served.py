@@ -59,13 +59,15 @@ def load(how: str, model: str) -> Call:
         import jaxexp
 
         loaded: Any = jaxexp.load(model, executables=f"{model}.exe")
-    else:
-        import importlib
+        return lambda x: np.asarray(loaded.call(x))  # in a jax.jit, JAX compiles
+    import importlib
 
-        from bench.reader import reader
+    import jax
 
-        loaded = reader(importlib.import_module(how))(model)
-    return lambda x: np.asarray(loaded.call(x))
+    from bench.reader import reader
+
+    jitted = jax.jit(reader(importlib.import_module(how))(model).call)
+    return lambda x: np.asarray(jitted(x))
 
 
 def _pypjrt_client() -> Any:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from bench.bench_cold import CACHED_ORACLE
+from bench.bench_cold import CACHED_ORACLE, JAXS_CODE
+from bench.bench_weights import MAPPED
 from bench.measure import spread
 from bench.report import shown, times
 from bench.results import ALONE, ORACLE, SUBJECT, Cell, Results, over
 
 MOST_SPREAD = 0.25  # samples that spread more, relative to their median, measure nothing
+FEWEST = 7  # rounds
 
 
 @dataclass(frozen=True)
@@ -75,11 +77,13 @@ class Wait:
         return over(cell.median(self.theirs), cell.median(self.ours))
 
     def verdict(self, ratios: list[float | None]) -> str:
-        """Whether each run meets the goal."""
+        """Whether each run meets the goal, as far as it was measured."""
         met = [ratio >= self.goal for ratio in ratios if ratio is not None]
-        if len(met) < len(ratios):
+        if not met:
             return "not measured"
-        return "met" if all(met) else "met once" if any(met) else "**missed**"
+        if not all(met):
+            return "met once" if any(met) else "**missed**"
+        return "met" if len(met) == len(ratios) else "met, measured once"
 
     def memory(self, results: Results) -> str:
         """The peak memory of the processes of both."""
@@ -93,10 +97,10 @@ class Wait:
 
 
 _CACHE = "JAX's compilation cache"
-_AS_ARGUMENT = f"{_CACHE}, weights as an argument"
+_AS_ARGUMENT = f"{_CACHE}, weights as an argument, mapped arrays of NumPy"
 _ZIP = "a zip file"
+_JITTED = "in a `jax.jit`"
 _WITHOUT_JAX = "without JAX, compiled code in a file"
-_VERIFICATION = "verification"
 _PYTHON = "Python and JAX"
 
 _STARTED = Wait(
@@ -107,6 +111,7 @@ _STARTED = Wait(
     ours="executables",
     theirs=CACHED_ORACLE,
     setup=_CACHE,
+    others=(JAXS_CODE,),
     bound="no function",
     meaning=_PYTHON,
 )
@@ -124,21 +129,23 @@ _SERVED = Wait(
 )
 _FROM_CPP = Wait(
     f"a program in C++ loads a convnet and calls it, {_WITHOUT_JAX}",
-    "cold start",
-    "convnet",
+    "served, cold start",
+    "served convnet",
     goal=8.0,
     ours="C++, executables",
     theirs=CACHED_ORACLE,
-    setup=f"in Python, {_CACHE}",
+    setup=f"in Python, of which most is the import of JAX; {_CACHE}",
+    others=("ONNX Runtime",),
     front=True,
 )
 _LOADED = Wait(
     "a model with 512 MiB of weights is loaded and called",
     "load weights, first call",
     "512 MiB of weights",
-    goal=8.0,
-    theirs="arguments, warm cache",
+    goal=1.0,
+    theirs=MAPPED,
     setup=_AS_ARGUMENT,
+    others=("arguments, warm cache",),
     front=True,
 )
 _FLEET = Wait(
@@ -146,16 +153,15 @@ _FLEET = Wait(
     "load all, first time",
     "10,000 versions",
     goal=45.0,
-    bound="verify",
-    meaning=_VERIFICATION,
     front=True,
 )
 _ANSWERED = Wait(
     "a server answers one request after another: 16 numbers",
     "served, 1 thread",
     "served 16 numbers",
-    goal=15.0,
+    goal=1.0,
     ours="session",
+    setup=_JITTED,
     others=("ONNX Runtime", "AOTInductor", "pypjrt"),
     bound="PJRT by hand",
     meaning="PJRT by hand",
@@ -175,9 +181,8 @@ WAITS = (
     _SERVED,
     _SERVED.with_case("a transformer", "served transformer", goal=2.0),
     _FROM_CPP,
-    _FROM_CPP.with_case("a transformer", "transformer", goal=4.0),
+    _FROM_CPP.with_case("a transformer", "served transformer", goal=2.0),
     _LOADED,
-    _LOADED.with_case("and its gradient", "512 MiB, VJP order 1", goal=3.0),
     Wait(
         "a model with 512 MiB of weights is saved",
         "save weights",
@@ -187,7 +192,7 @@ WAITS = (
         setup="weights in safetensors",
     ),
     Wait(
-        "a function with 512 MiB of constants becomes bytes",
+        "a function with 512 MiB of constants is serialized",
         "serialize, first time",
         "512 MiB constant",
         goal=1.1,
@@ -200,10 +205,9 @@ WAITS = (
         "one of 10,000 functions is found, and its signature read",
         "cold signature",
         "10,000 distinct",
-        goal=200.0,
-        setup=_ZIP,
-        bound="load",
-        meaning="`load` of its own file",
+        goal=5.0,
+        setup="its own file",
+        others=("zip file",),
     ),
     Wait(
         "10,000 functions are checked for damage",
@@ -220,7 +224,7 @@ WAITS = (
         "1,000,000 members",
         goal=100.0,
         setup=_ZIP,
-        others=("pickle",),
+        others=("SQLite",),
     ),
     Wait(
         "200 functions are loaded after an upgrade, and a recorded call of each is checked",
@@ -230,7 +234,7 @@ WAITS = (
         setup="a loop, results in files of NumPy",
     ),
     Wait(
-        "a function of 2,000 arrays becomes bytes",
+        "a function of 2,000 arrays is serialized",
         "serialize, first time",
         "2,000 parameters",
         goal=100.0,
@@ -238,7 +242,7 @@ WAITS = (
         meaning="JAX's description of its trees",
     ),
     Wait(
-        "these bytes become a function",
+        "its bytes are deserialized",
         "deserialize, first time",
         "2,000 parameters",
         goal=80.0,
@@ -246,7 +250,7 @@ WAITS = (
         meaning="making the objects",
     ),
     Wait(
-        "a function of 20 sharded arrays is read",
+        "a function of 20 sharded arrays is deserialized",
         "deserialize, first time",
         "20 sharded",
         goal=3.0,
@@ -254,7 +258,7 @@ WAITS = (
         meaning="making the objects",
     ),
     Wait(
-        "a function with 50 symbolic sizes is read",
+        "a function with 50 symbolic sizes is deserialized",
         "deserialize, first time",
         "50 symbolic",
         goal=3.0,
@@ -262,7 +266,8 @@ WAITS = (
         meaning="making the objects",
     ),
     _ANSWERED,
-    _ANSWERED.with_case("a convnet", "served convnet", goal=1.3),
+    replace(_ANSWERED.with_case("a convnet", "served convnet", goal=1.0), bound=""),
+    replace(_ANSWERED.with_case("a transformer", "served transformer", goal=0.7), bound=""),
     Wait(
         "a function of 2,000 arrays is exported",
         "export",
@@ -279,7 +284,7 @@ ON_ACCELERATOR = (
     Wait("a function of 200 arrays is read from a file", "load", "200 parameters", goal=1.0),
     Wait("a process starts, loads a transformer and calls it", "cold start", "transformer", goal=1.0),
     replace(_STARTED, case="transformer"),
-    Wait("a function of 200 arrays is called", "call", "200 parameters", goal=1.0),
+    Wait("a function of 200 arrays is called in a `jax.jit`", "jit call", "200 parameters", goal=1.0),
     Wait(
         "a model gets other weights, of 64 MiB, from a file, and is called",
         "swap weights",
@@ -315,7 +320,7 @@ def table(results: Results, again: Results | None) -> tuple[tuple[str, ...], lis
         rows.append((wait.text, *took, *map(times, ratios), goal, wait.memory(results)))
     again_too = ("again",) if again is not None else ()
     subject = results.about["subject"]
-    names = "jax.export", "another package", "limit", subject, "times faster", *again_too, "goal", "peak memory of both"
+    names = "jax.export", "another way", "limit", subject, "times faster", *again_too, "goal", "peak memory of both"
     return ("what you wait for", *names), rows
 
 

@@ -127,9 +127,7 @@ def test_the_memory_of_processes():
 @pytest.mark.parametrize(
     ("name", "case"),
     [
-        ("load", "tiny"),
         ("export", "tiny"),
-        ("first vmap", "solve, 16"),
         ("cold signature", "100 versions"),
         ("verify", "100 versions"),
         ("save weights", "2 small weights"),
