@@ -14,7 +14,7 @@ from pathlib import Path
 from bench import disk, run, waits
 
 FILE = Path("docs") / "benchmarks" / waits.ACCELERATOR
-QUICK = {"64 MiB of weights": "2 small weights", "transformer": "tiny model", "200 parameters": "20 parameters"}
+QUICK = {"64 MiB of weights": "2 small weights", "transformer": "tiny model", "200 parameters": "tiny"}
 
 
 def main(argv: Sequence[str]) -> int:

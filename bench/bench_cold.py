@@ -132,7 +132,6 @@ def _trial(case: Case, program: Program, subject: ModuleType, oracle: ModuleType
         process.run()
     precompiled = _Process("executables", str(artifact), arguments)
     _precompile(artifact, arguments, precompiled.environment)
-
     code = _Process("code", str(artifact), arguments)
 
     def wrong() -> list[str]:

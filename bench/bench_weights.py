@@ -170,21 +170,21 @@ from pathlib import Path
 reader, tiny, path, order = json.loads(sys.argv[1])
 def function(path, x):
     path = Path(path)
-    if reader == "arguments":
-        import safetensors.flax
-        exported = jax.export.deserialize(bytearray(path.read_bytes()))
-        params = safetensors.flax.load_file(path.with_suffix(".safetensors"))
-        return lambda x: exported.call(params, x)
-    if reader == "mapped":
-        exported = jax.export.deserialize(bytearray(path.read_bytes()))
-        files = path.with_suffix(".arrays").iterdir()
-        params = {file.stem: jax.device_put(np.load(file, mmap_mode="r")) for file in files}
-        return lambda x: exported.call(params, x)
-    if reader == "jax.export":
-        return jax.export.deserialize(bytearray(path.read_bytes())).call
-    import jaxexp
     if reader == "jaxexp":
+        import jaxexp
         return jaxexp.load(path).call
+    if reader != "executables":
+        exported = jax.export.deserialize(bytearray(path.read_bytes()))
+        if reader == "jax.export":
+            return exported.call
+        if reader == "mapped":
+            files = path.with_suffix(".arrays").iterdir()
+            params = {file.stem: jax.device_put(np.load(file, mmap_mode="r")) for file in files}
+        else:
+            import safetensors.flax
+            params = safetensors.flax.load_file(path.with_suffix(".safetensors"))
+        return lambda x: exported.call(params, x)
+    import jaxexp
     code = path.with_suffix(".exe")
     if not code.exists():  # in a run that is not timed
         jaxexp.load(path).precompile((x,), into=code)

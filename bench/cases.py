@@ -182,14 +182,13 @@ def _many(count: int) -> Program:
 def _batch(name: str, size: int) -> Case:
     """A batch of one function."""
     function, arguments, _ = BATCHES[name]
-    order, is_quick = int(name.startswith("gradients")), name == "solve"
     return Case(
         f"{name}, {size}",
         lambda: _concrete(function, *arguments()),
         family="batch",
         size=size,
-        vjp_order=order,
-        quick=is_quick,
+        vjp_order=int(name.startswith("gradients")),
+        quick=name == "solve",
     )
 
 

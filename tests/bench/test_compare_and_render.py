@@ -11,7 +11,7 @@ import xml.etree.ElementTree
 
 import pytest
 
-from bench import compare, counts, growth, measure, render, waits
+from bench import accelerator, compare, counts, growth, measure, render, waits
 from bench.cases import CASES
 from bench.questions import QUESTIONS
 from bench.results import ALONE, ORACLE, PEAK, SUBJECT, Results
@@ -128,6 +128,9 @@ def test_goals_are_honest():
         others = {wait.ours, wait.theirs, *wait.others, wait.bound} - {SUBJECT, ORACLE, ""}
         assert others <= question.beside.keys()
         assert wait.cell(results)
+    for wait in waits.ON_ACCELERATOR:
+        asked = {case.name for case in filter(QUESTION[wait.question].applies, CASES)}
+        assert {wait.case, accelerator.QUICK[wait.case]} <= asked
     fast = waits.WAITS[0]
     place = fast.question, fast.case
 
